@@ -15,7 +15,7 @@ from benchmarks.timing import Load
 def section(
     heading: str, command: str, load: Load, tables: Sequence[Table], setting: str = ""
 ) -> str:
-    """A heading, what was called when and where, and the tables."""
+    """Return a heading, what was called when and where, and the tables."""
     day = datetime.fromtimestamp(time.time(), UTC).date()
     python = platform.python_version().rpartition(".")[0]
     head = f"`{' '.join(command.split())}`, {day}, {load}, Linux, Python {python}. {setting}"

@@ -177,7 +177,7 @@ def _about(options: argparse.Namespace, device: str) -> list[str]:
 
 
 def _absence(options: argparse.Namespace) -> str:
-    """Why nothing can be checked here; empty if it can."""
+    """Return why nothing can be checked here; empty if it can."""
     answer = SmiListener.probe()
     if not answer.available:
         needs = "It needs an NVIDIA GPU with its driver, and PyTorch with CUDA"

@@ -39,7 +39,7 @@ class Phase:
     load: Mapping[str, Any] = field(default_factory=dict)
 
     def mean(self, metric: str, kind: SeriesKind = SeriesKind.GAUGE) -> float | None:
-        """The mean; of a counter, its rate."""
+        """Return the mean; of a counter, its rate."""
         values, times = self.values.get(metric, []), self.times.get(metric, [])
         if kind is SeriesKind.GAUGE:
             return statistics.fmean(values) if values else None

@@ -82,7 +82,7 @@ def contenders(devices: tuple[str, ...]) -> list[Contender]:
 
 
 def cost(contender: Contender, runs: int, seconds: float) -> str:
-    """A line of the table of costs."""
+    """Return a line of the table of costs."""
     with private_folders() as folder:
         observed = contender.make(folder)
         observed.start("idle", runs)
@@ -109,7 +109,7 @@ def cost(contender: Contender, runs: int, seconds: float) -> str:
 
 
 def slowdown(contender: Contender | None, kind: str, pairs: int) -> str:
-    """A cell of the table of slowdowns: the ratio with and without the observer."""
+    """Return a cell of the table of slowdowns: the ratio with and without the observer."""
     ratios = []
     for number in range(pairs):
         order = (False, True) if number % 2 else (True, False)
@@ -177,7 +177,7 @@ def _print_slowdowns(contender: Contender | None, pairs: int) -> None:
 
 
 def _again_with_fake_gpus() -> int:
-    """The same in a process whose loader finds the stand-in."""
+    """Return the same in a process whose loader finds the stand-in."""
     from tests.support.nvml import TWO_GPUS, FakeNvml, build_library
 
     with tempfile.TemporaryDirectory() as name:

@@ -78,12 +78,12 @@ def measure(log: Log, calls: int) -> Measured:
 
 
 def nothing(calls: int, _folder: Path) -> Measured:
-    """A call of a Python function that does nothing."""
+    """Return a call of a Python function that does nothing."""
     return measure(lambda _: None, calls)
 
 
 def radt_log(calls: int, folder: Path) -> Measured:
-    """A run of its own, with its collector."""
+    """Return a run of its own, with its collector."""
     os.environ["RADT_HOME"] = str(folder / "radt-data")
     os.environ["RADT_RUNTIME_DIR"] = str(folder)
     os.environ["RADT_COLLECTOR_IDLE_S"] = "0"
@@ -94,7 +94,7 @@ def radt_log(calls: int, folder: Path) -> Measured:
 
 
 def mlflow_log(calls: int, folder: Path) -> Measured:
-    """The fluent API with SQLite."""
+    """Return the fluent API with SQLite."""
     import mlflow
 
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
@@ -158,7 +158,7 @@ def in_a_process(name: str, calls: int, peers: Path) -> Measured | str:
 
 
 def row(label: str, rounds: list[Measured], reference_ns: float | None) -> str:
-    """The table's line: the median of the rounds, but the worst of their worst."""
+    """Return the table's line: the median of the rounds, but the worst of their worst."""
 
     def middle(values: list[float]) -> float:
         return sorted(values)[len(values) // 2]

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[1] / ".venv-bench"
 
 
 def peer_python(name: str, requirements: Sequence[str]) -> Path:
-    """The interpreter of a peer's own environment, installed on the first call.
+    """Return the interpreter of a peer's own environment, installed on the first call.
 
     Raises:
         subprocess.CalledProcessError: pip could not install it; its output says why.

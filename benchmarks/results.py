@@ -61,7 +61,7 @@ class Findings:
 
 
 def bar_table(bars: Sequence[Bar]) -> Table:
-    """The promises in one table."""
+    """Return the promises in one table."""
     return Table("Bars", ("promise", "measured", ""), [bar.row() for bar in bars])
 
 

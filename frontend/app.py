@@ -57,7 +57,9 @@ _INDEX = """<!DOCTYPE html>
 
 
 def create_app(source: Source, access: Access) -> Dash:
-    """The dashboard over one store, as a Dash application (``.server`` is its WSGI application)."""
+    """Return the dashboard over one store, as a Dash application (``.server`` is its WSGI
+    application).
+    """
     app = Dash(
         "radt",
         include_assets_files=False,
@@ -135,7 +137,9 @@ def _frame(source: Source) -> Component:
 
 
 def _where(source: Source) -> Component:
-    """The header's name of the store: ``radt-data/radt.db``; its tooltip has the full address."""
+    """Return the header's name of the store: ``radt-data/radt.db``; its tooltip has the full
+    address.
+    """
     stores, titles = [_short(str(source.address))], [str(source.address)]
     if source.imports is not None:
         stores.append(_short(source.imports.where))

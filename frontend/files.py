@@ -39,17 +39,17 @@ _tracing = threading.Lock()
 
 
 def log_address(run_id: str) -> str:
-    """The address of a run's whole log."""
+    """Return the address of a run's whole log."""
     return f"/files/{quote(run_id, safe='')}/log"
 
 
 def artifact_address(run_id: str, path: str) -> str:
-    """The address of an artifact."""
+    """Return the address of an artifact."""
     return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
 
 
 def trace_address(run_id: str) -> str:
-    """The address of a run's trace for ui.perfetto.dev."""
+    """Return the address of a run's trace for ui.perfetto.dev."""
     return f"/files/{quote(run_id, safe='')}/trace"
 
 
@@ -71,7 +71,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def _path() -> str:
-    """The path as the file system has it; names may hold bytes that are not UTF-8."""
+    """Return the path as the file system has it; names may hold bytes that are not UTF-8."""
     query = request.query_string.decode("ascii", "replace")
     query_fields = parse_qs(
         query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8
@@ -165,7 +165,7 @@ def _trace(source: Source, run_id: str) -> Response:
 
 
 def _folder(run: RunRecord, store: StoreAddress) -> Path | None:
-    """The folder of a run in a trace; never a path that only the store names."""
+    """Return the folder of a run in a trace; never a path that only the store names."""
     spool = spool_of(run, store)
     return None if spool is None else spool.path
 
@@ -191,7 +191,7 @@ def _sent(file: BinaryIO, name: str, mimetype: str) -> Response:
 
 
 def disposition(name: str) -> str:
-    """The header that makes a download of it, whatever the name holds (RFC 6266).
+    """Return the header that makes a download of it, whatever the name holds (RFC 6266).
 
     >>> disposition('a"b.txt')
     'attachment; filename="a_b.txt"; filename*=UTF-8\\'\\'a%22b.txt'

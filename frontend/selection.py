@@ -71,7 +71,7 @@ class Selection:
         return tuple(dict.fromkeys(run.record.experiment for run in self.runs.values()))
 
     def drawn_at(self, level: Level) -> Mapping[str, bool]:
-        """Whether each run (by id) is drawn as part of its workload's one line."""
+        """Return whether each run (by id) is drawn as part of its workload's one line."""
         several = len(self.units) > 1
         return {
             run.run_id: level.merges(whole=unit.whole, several=several)

@@ -66,7 +66,7 @@ def patient_server(
     max_body_bytes: int,
     sockets: dict[int, Any] | None = None,
 ) -> TcpWSGIServer:
-    """A server for one bound socket; ``run()`` serves.
+    """Return a server for one bound socket; ``run()`` serves.
 
     ``sockets`` keeps those that it waits for; None: as all servers of the process.
     """
@@ -123,7 +123,7 @@ class Address:
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A bound socket: on that port, or on the first free one from 8050 if ``port`` is None.
+    """Return a bound socket: on that port, or on the first free one from 8050 if ``port`` is None.
 
     Raises:
         UsageError: The port is taken, or the address is none of this machine's.

@@ -31,7 +31,7 @@ class Bundle:
 
     @staticmethod
     def of(suffix: str, mimetype: str, folder: Path = FOLDER) -> Bundle:
-        """The bundle of the files with this suffix."""
+        """Return the bundle of the files with this suffix."""
         parts = [
             f"/* {file.name} */\n{file.read_text(encoding='utf-8').rstrip()}\n"
             for file in sorted(
@@ -115,7 +115,7 @@ class Compressed:
 
 
 def _is_here(address: str | None) -> bool:
-    """Whether the request is from this machine, where compressing takes longer than sending."""
+    """Return whether the request is from this machine, where compressing takes longer than sending."""
     try:
         return ipaddress.ip_address(address or "").is_loopback
     except ValueError:

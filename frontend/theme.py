@@ -76,13 +76,13 @@ def inks(count: int, scheme: Scheme) -> Sequence[str]:
 
 
 def translucent(hex_colour: str, opacity: float) -> str:
-    """The colour as ``rgba(…)``, for bands and hairlines."""
+    """Return the colour as ``rgba(…)``, for bands and hairlines."""
     red, green, blue = _channels(hex_colour)
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
 def contrast(foreground: str, other: str) -> float:
-    """The contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     lighter, darker = sorted((_luminance(foreground), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -63,12 +63,12 @@ def click_to_painted(page: Page, metric: str) -> float:
 
 
 def drawn(graph: str) -> str:
-    """Whether a graph has the path of a line, in JavaScript."""
+    """Return whether a graph has the path of a line, in JavaScript."""
     return f'document.querySelector("{graph} .scatterlayer path.js-line[d]")'
 
 
 def highest(page: Page, graph: str) -> float:
-    """The highest value that Plotly draws in a graph."""
+    """Return the highest value that Plotly draws in a graph."""
     # Plotly gets long arrays as {dtype, bdata}; what it made of them is in `_fullData`.
     found = page.evaluate(
         """(one) => document.querySelector(one)._fullData

@@ -80,7 +80,7 @@ def _table(title: str) -> Table:
 
 
 def _row(table: Table, path: Path, case: Case) -> float:
-    """The first time in a new process's memory, and from then on."""
+    """Return the first time in a new process's memory, and from then on."""
     firsts, agains, length = [], [], 0
     for _ in range(_REPEAT):
         source = Source(path)
@@ -100,7 +100,7 @@ def _row(table: Table, path: Path, case: Case) -> float:
 
 
 def _zoomed_s(path: Path, case: Case) -> float:
-    """A zoom into a chart that is shown."""
+    """Return a zoom into a chart that is shown."""
 
     def once() -> float:
         source = Source(path)
@@ -114,7 +114,7 @@ def _zoomed_s(path: Path, case: Case) -> float:
 
 
 def _growth(live: Path) -> Table:
-    """A new point of each run: what a live page costs a second."""
+    """Return a new point of each run: what a live page costs a second."""
     title = "A new point in each of the runs, which go on"
     table = Table(title, ("", "chart again, ms"))
     source = Source(live)
@@ -141,7 +141,9 @@ def _selection(source: Source) -> Selection:
 
 
 def _window(source: Source, selection: Selection, case: Case) -> Window | None:
-    """The case's part of the whole; the whole is drawn for it, as it is before somebody zooms."""
+    """Return the case's part of the whole; the whole is drawn for it, as it is before somebody
+    zooms.
+    """
     if case.part is None:
         return None
     data = chart_data(source, selection, case.spec, BoardSpec(), None)

@@ -130,7 +130,7 @@ def _workload(
     span_s: float,
     status: RunStatus = RunStatus.FINISHED,
 ) -> list[tuple[str, int]]:
-    """A workload with its runs, params and epochs; their ids, and zero of their time."""
+    """Return a workload with its runs, params and epochs; their ids, and zero of their time."""
     workload_id, origin_ns = uuid.uuid4().hex, START_NS + place * 60 * SECOND_NS
     writer.put_workload(
         WorkloadRecord(

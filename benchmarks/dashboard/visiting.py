@@ -84,7 +84,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def has_chromium() -> bool:
-    """Whether there is one to measure with."""
+    """Return whether there is one to measure with."""
     return os.access(CHROMIUM, os.X_OK)
 
 

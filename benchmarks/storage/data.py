@@ -36,7 +36,7 @@ def realistic(series_no: int, count: int, times_ns: Int64Array | None = None) ->
 
 
 def series(number: int, run_id: str = RUN_ID, interval_s: float = 1.0) -> SeriesRecord:
-    """A series of the host."""
+    """Return a series of the host."""
     return SeriesRecord(
         run_id,
         number,

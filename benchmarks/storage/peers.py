@@ -96,7 +96,7 @@ def _read_copied(connection: Any) -> Any:
 
 
 def insert_rows(places: Places, data: list[Samples], points_a_transaction: int) -> Ingested:
-    """A row a point in SQLite with one index, a prepared statement for many rows."""
+    """Return a row a point in SQLite with one index, a prepared statement for many rows."""
     path = Path(places.new(Kind.SQLITE, "rows"))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -157,5 +157,5 @@ def log_batches(places: Places, kind: Kind, data: list[Samples]) -> Ingested:
 
 
 def short(data: list[Samples], points: int) -> list[Samples]:
-    """The beginnings of the series, as many points of each."""
+    """Return the beginnings of the series, as many points of each."""
     return [Samples(one.times_ns[:points], one.values[:points]) for one in data]

@@ -27,7 +27,7 @@ class Places:
         self.cluster = cluster
 
     def new(self, kind: Kind, name: str) -> str:
-        """The path of a new file, or the URI of a new database."""
+        """Return the path of a new file, or the URI of a new database."""
         if kind is Kind.SQLITE:
             return str(self.folder / f"{name}.db")
         with closing(self.cluster.connect()) as one, one.cursor() as cursor:

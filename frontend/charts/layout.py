@@ -167,7 +167,7 @@ def layout_of(
     rug_px: int,
     rug_rows: int,
 ) -> Figure:
-    """The layout of a figure without its data; ``rug_px`` are kept free below for marks."""
+    """Return the layout of a figure without its data; ``rug_px`` are kept free below for marks."""
     positions, texts = axis_ticks(kind, window, about=8 * min(look.columns, 2))
     bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
     bottom_px += _TITLE_PX if look.paper else 0
@@ -236,7 +236,7 @@ def layout_of(
 
 
 def note(text: str, ink: Ink) -> Figure:
-    """A sentence in the middle of an empty chart."""
+    """Return a sentence in the middle of an empty chart."""
     return {
         "xref": "paper",
         "yref": "paper",
@@ -253,7 +253,7 @@ _LABEL_PX, _LABEL_CHARS, _CHAR_PX = 14, 14, 7
 
 
 def room_px(lines: Sequence[Line]) -> int:
-    """The width that the names of lines need on the right."""
+    """Return the width that the names of lines need on the right."""
     longest = max((len(line.short) for line in lines), default=0)
     return _CHAR_PX * min(_LABEL_CHARS, longest)
 

@@ -23,7 +23,7 @@ _DIGIT_PX = 6.2
 
 
 def whisker(estimate: Estimate) -> float:
-    """The length of the interval's upper whisker.
+    """Return the length of the interval's upper whisker.
 
     That of two repeats may be many times the mean; then it is cut, and its numbers are told.
     """
@@ -289,7 +289,7 @@ def _points(xs: list[float], ys: list[float], marker: Figure) -> Figure:
 
 
 def _room_px(at: Sequence[float], size: Size) -> float:
-    """The approximate width of a bar's slot on a page of medium width."""
+    """Return the approximate width of a bar's slot on a page of medium width."""
     return _PLOT_PX[size] / max(4.8, (at[-1] if at else 0.0) + 1.2)
 
 

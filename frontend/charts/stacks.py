@@ -187,7 +187,7 @@ def total_name(total: Total) -> str:
 
 
 def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
-    """The mean (or the peak, where that counts) of each line within the visible time."""
+    """Return the mean (or the peak, where that counts) of each line within the visible time."""
     lines = []
     visible = (data.at_s >= data.window.start) & (data.at_s <= data.window.end) & data.known
     is_peak = data.strip.resource.peak

@@ -22,7 +22,7 @@ LEFT_PX, RIGHT_PX = 56, 12
 
 
 def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
-    """The layout of a figure, without margins and y axis."""
+    """Return the layout of a figure, without margins and y axis."""
     positions, texts = elapsed_ticks(window.start, window.end, about=8)
     return {
         "height": height_px,
@@ -58,7 +58,7 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
 
 
 def frame_note(text: str, ink: Ink) -> Figure:
-    """A sentence in the middle of an empty figure."""
+    """Return a sentence in the middle of an empty figure."""
     return {
         "xref": "paper",
         "yref": "paper",
@@ -71,7 +71,7 @@ def frame_note(text: str, ink: Ink) -> Figure:
 
 
 def blank(height_px: int) -> Figure:
-    """An empty graph, shown until its data arrive."""
+    """Return an empty graph, shown until its data arrive."""
     return {
         "data": [],
         "frame_layout": {
@@ -101,7 +101,7 @@ _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIM
 
 
 def row_px(runs: int) -> int:
-    """The height of a run's row in the timeline."""
+    """Return the height of a run's row in the timeline."""
     return ROW_PX if runs <= FEW_RUNS else SMALL_ROW_PX
 
 

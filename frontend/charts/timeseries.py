@@ -159,7 +159,7 @@ def figure(data: ChartData, look: Look) -> Figure:
 
 
 def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:
-    """The entries of the list beside the chart, hidden lines included."""
+    """Return the entries of the list beside the chart, hidden lines included."""
     traces = []
     for line in lines:
         pen = pens.get(line.key) or Pen.of(line, 0, scheme, monochrome=False)
@@ -181,7 +181,7 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
 
 
 def notice(text: str, scheme: Scheme) -> Figure:
-    """An empty chart that says why it is empty."""
+    """Return an empty chart that says why it is empty."""
     ink = INKS[scheme]
     layout = layout_of(ink, XAxis.BARRIER, Window(0.0, 1.0), (0.0, 1.0), Look(scheme), 0, 0)
     layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
@@ -203,7 +203,7 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
 
 
 def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tuple[float, float]:
-    """The limits of the y axis; exponents of ten if it is logarithmic.
+    """Return the limits of the y axis; exponents of ten if it is logarithmic.
 
     What is seen in the window with a little air, but for ends that were set by hand.
     """
@@ -228,7 +228,9 @@ def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tupl
 
 
 def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
-    """Whether ticks would get an SI prefix below 1 (``100µ``), which suits no unitless value."""
+    """Return whether ticks would get an SI prefix below 1 (``100µ``), which suits no unitless
+    value.
+    """
     return limits[0] < -3 if log else max(abs(end) for end in limits) < 0.005
 
 

@@ -142,7 +142,7 @@ def _stroke(
 
 
 def _said(line: Line, detailed: bool) -> str:
-    """The hover text of a line: its name and, at one point only, its details."""
+    """Return the hover text of a line: its name and, at one point only, its details."""
     if detailed:
         return "<br>".join(map(escaped, (line.short, *line.facts)))
     return " · ".join(map(escaped, (line.short, *line.facts[:3])))

@@ -115,7 +115,7 @@ def workload_line(
     smoothing_width: float = 0.0,
     surroundings: Sequence[Member] = (),
 ) -> Line | None:
-    """The line of a workload; None if its members have no points.
+    """Return the line of a workload; None if its members have no points.
 
     ``zero`` is where the members' digests have an edge. ``surroundings`` are the members with what
     is around the window, for smoothing; the members themselves if there are none.
@@ -146,7 +146,7 @@ def workload_line(
 
 
 def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line:
-    """The moving mean of ``whole``, whose cells have these edges."""
+    """Return the moving mean of ``whole``, whose cells have these edges."""
     values = whole.curve.values
     known = np.isfinite(values)
     if not known.any():
@@ -182,7 +182,7 @@ def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) ->
 
 
 def on_grid(member: Member, edges: Float64Array) -> OnGrid:
-    """The values of one member in the cells between the edges."""
+    """Return the values of one member in the cells between the edges."""
     count = len(edges) - 1
     width = float(edges[-1] - edges[0]) / count
     middles = (edges[:-1] + edges[1:]) / 2
@@ -259,7 +259,7 @@ def combine(
 
 
 def in_gap(known: BoolArray) -> BoolArray:
-    """Whether each cell (K, M) of a member is unknown between known ones."""
+    """Return whether each cell (K, M) of a member is unknown between known ones."""
     places = np.arange(known.shape[1])
     first = np.where(known.any(axis=1), known.argmax(axis=1), known.shape[1])
     last = known.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
@@ -268,7 +268,7 @@ def in_gap(known: BoolArray) -> BoolArray:
 
 
 def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
-    """The lifetime of a series' process, in seconds since the barrier.
+    """Return the lifetime of a series' process, in seconds since the barrier.
 
     None of a device, which was there all the time.
     """
@@ -292,14 +292,14 @@ class Baseline:
     keys: frozenset[str]
 
     def curve_for(self, line: Line) -> Curve | None:
-        """The curve of the same device, or the only curve."""
+        """Return the curve of the same device, or the only curve."""
         if len(self.curves) == 1:
             return next(iter(self.curves.values()))
         return self.curves.get(suffix(line.key))
 
 
 def suffix(key: str) -> str:
-    """The part of a key after the run or workload."""
+    """Return the part of a key after the run or workload."""
     places = [key.index(sign) for sign in "/@" if sign in key]
     return key[min(places) :] if places else ""
 
@@ -307,7 +307,7 @@ def suffix(key: str) -> str:
 def against(
     lines: Sequence[Line], baseline: Baseline, relative: Relative
 ) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """The lines relative to the baseline, and notes about it."""
+    """Return the lines relative to the baseline, and notes about it."""
     found: list[Line] = []
     apart: list[str] = []
     zeros = 0

@@ -46,13 +46,13 @@ class Axis:
         return cells.on_steps() if self.by_step else cells.mapped(self.maps[run.run_id])
 
     def x_of(self, run: RunEntry, elapsed_s: float) -> float:
-        """The position of an instant of a run; NaN if unknown."""
+        """Return the position of an instant of a run; NaN if unknown."""
         if self.by_step:
             return math.nan
         return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
 
     def asked(self, run: RunEntry, window: Window | None) -> tuple[float | None, float | None]:
-        """A range of the axis in seconds since the run's barrier, or in steps."""
+        """Return a range of the axis in seconds since the run's barrier, or in steps."""
         if window is None:
             return None, None
         if self.by_step:
@@ -97,20 +97,20 @@ def axis_of(
 
 
 def whole_of(placed: Iterable[Cells]) -> Window:
-    """The range from the first to the last point of all lines."""
+    """Return the range from the first to the last point of all lines."""
     spans = [(float(cells.first[0]), float(cells.last[-1])) for cells in placed if len(cells)]
     start = min((first for first, _ in spans), default=0.0)
     return Window(start, max([last for _, last in spans] + [start + _SHORTEST]))
 
 
 def started_s(run: RunEntry) -> float:
-    """The start of a run's process, in seconds since its barrier; 0 if unknown."""
+    """Return the start of a run's process, in seconds since its barrier; 0 if unknown."""
     started_ns = run.record.started_ns
     return 0.0 if started_ns is None else (started_ns - run.origin_ns) / 1e9
 
 
 def is_epoch(marker: MarkerRecord) -> bool:
-    """Whether a marker is an epoch of the run's first process; others count the same epochs."""
+    """Return whether a marker is an epoch of the run's first process; others count the same epochs."""
     return marker.kind is MarkerKind.EPOCH and not marker.process
 
 
@@ -166,7 +166,7 @@ def ticks(
     axis: Axis,
     window: Window | None,
 ) -> tuple[Tick, ...]:
-    """The marks of the runs, within the window if there is one."""
+    """Return the marks of the runs, within the window if there is one."""
     of_run: dict[str, list[MarkerRecord]] = {}
     for marker in markers:
         if marker.run_id in runs and (is_epoch(marker) or marker.kind is not MarkerKind.EPOCH):

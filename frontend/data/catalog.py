@@ -150,11 +150,11 @@ class Catalog:
         return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
 
     def runs_like(self, beginning: str) -> list[str]:
-        """The ids of runs that start with the prefix."""
+        """Return the ids of runs that start with the prefix."""
         return self._run_ids.like(beginning)
 
     def workloads_like(self, beginning: str) -> list[str]:
-        """The ids of workloads that start with the prefix; all ids for an empty one."""
+        """Return the ids of workloads that start with the prefix; all ids for an empty one."""
         return self._workload_ids.like(beginning)
 
     @cached_property
@@ -166,12 +166,12 @@ class Catalog:
         return _Ids(self.workloads_by_id)
 
     def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
-        """The known ids among those given, in catalog order, without duplicates."""
+        """Return the known ids among those given, in catalog order, without duplicates."""
         known = [self.runs[run_id] for run_id in set(run_ids) if run_id in self.runs]
         return tuple(run.run_id for run in sorted(known, key=lambda run: run.ordinal))
 
     def automatic(self) -> tuple[str, ...]:
-        """The runs of the newest whole workloads, as many as there are colours.
+        """Return the runs of the newest whole workloads, as many as there are colours.
 
         Workloads that have not begun do not count; of a bigger newest workload all runs are shown.
         Profiled workloads are shown only where there are no others: they are no measurements.
@@ -258,7 +258,7 @@ class Tints:
         self._source = source
 
     def run(self, run: RunEntry) -> int:
-        """The colour index of a run.
+        """Return the colour index of a run.
 
         Raises:
             StoreError: The store cannot be read.
@@ -267,7 +267,7 @@ class Tints:
         return tint(catalog, run.run_id, run)
 
     def workload(self, run: RunEntry) -> int:
-        """The colour index of a run's workload.
+        """Return the colour index of a run's workload.
 
         Raises:
             StoreError: The store cannot be read.
@@ -280,7 +280,7 @@ class Tints:
 
 
 def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
-    """A run's colour index within its experiment; ``run`` if the run is gone."""
+    """Return a run's colour index within its experiment; ``run`` if the run is gone."""
     entry = catalog.runs.get(run_id, run)
     if entry is None:
         return 0

@@ -71,13 +71,13 @@ class Cells:
         return self.taken(slice(start, stop))
 
     def between(self, start: float, end: float, margin: int = 1) -> Cells:
-        """The cells that overlap a range, and ``margin`` neighbours on each side."""
+        """Return the cells that overlap a range, and ``margin`` neighbours on each side."""
         left = int(np.searchsorted(self.last, start, "left"))
         right = int(np.searchsorted(self.first, end, "right"))
         return self.part(max(0, left - margin), max(left, right) + margin)
 
     def broken_at(self, holes: npt.ArrayLike) -> Cells:
-        """The cells with gaps added where recorded gaps begin."""
+        """Return the cells with gaps added where recorded gaps begin."""
         places = np.searchsorted(self.first, np.asarray(holes, dtype=np.float64), "right")
         places = places[(places > 0) & (places < len(self))]
         if not len(places):
@@ -118,7 +118,7 @@ class Cells:
         )
 
     def on_steps(self) -> Cells:
-        """The cells over steps instead of time; cells without steps are left out."""
+        """Return the cells over steps instead of time; cells without steps are left out."""
         if self.steps is None:
             return self.part(0, 0)
         has_step: BoolArray = np.asarray(np.isfinite(self.steps).all(axis=0))
@@ -136,7 +136,7 @@ class Cells:
         return own.moved(first, last, low_at, high_at, cover)
 
     def mapped(self, onto: XMap) -> Cells:
-        """The cells mapped to another axis."""
+        """Return the cells mapped to another axis."""
         if isinstance(onto, Shift):
             if onto.by == 0:
                 return self
@@ -170,7 +170,7 @@ class Cells:
         high_at: Float64Array,
         cover: Float64Array,
     ) -> Cells:
-        """The same values at other positions."""
+        """Return the same values at other positions."""
         with np.errstate(invalid="ignore", divide="ignore"):
             height = np.where(self.cover > 0, self.area / self.cover, 0.0)
         return replace(
@@ -184,7 +184,7 @@ class Cells:
         )
 
     def taken(self, which: slice | Int64Array | BoolArray) -> Cells:
-        """The cells at these indices."""
+        """Return the cells at these indices."""
         steps = None if self.steps is None else self.steps[:, which]
         cells = Cells(*(getattr(self, name)[which] for name in COLUMNS))
         return cells if steps is None else replace(cells, steps=steps)
@@ -241,7 +241,7 @@ def of_points(
     longest: float = math.inf,
     before: Before | None = None,
 ) -> Cells:
-    """A cell for each finite value; a pause longer than ``longest`` is a gap."""
+    """Return a cell for each finite value; a pause longer than ``longest`` is a gap."""
     finite = np.isfinite(values)
     lead = before or Before()
     if finite.all():
@@ -311,12 +311,12 @@ def grouped(cells: Cells, width: float, zero: float = 0.0) -> Cells:
 
 
 def group_starts(numbers: Float64Array) -> Int64Array:
-    """The indices at which runs of equal numbers begin."""
+    """Return the indices at which runs of equal numbers begin."""
     return np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
 
 
 def power_of_two(at_least: float) -> float:
-    """The smallest power of two that is at least the value."""
+    """Return the smallest power of two that is at least the value."""
     if not 0 < at_least < math.inf:
         return 2.0**-30
     mantissa, exponent = math.frexp(at_least)
@@ -324,14 +324,14 @@ def power_of_two(at_least: float) -> float:
 
 
 def _first_equal(values: Float64Array, wanted: Float64Array, lengths: Int64Array) -> Int64Array:
-    """The index of the first value in each group that equals the group's target."""
+    """Return the index of the first value in each group that equals the group's target."""
     places = np.flatnonzero(values == np.repeat(wanted, lengths))
     groups = np.repeat(np.arange(len(lengths)), lengths)[places]
     return places[group_starts(groups.astype(np.float64))]
 
 
 def moving_mean(cells: Cells, at: Float64Array, width: float) -> Float64Array:
-    """The mean within ``width`` around each position (N,); NaN where there is no value.
+    """Return the mean within ``width`` around each position (N,); NaN where there is no value.
 
     Gaps are not bridged: at one the window ends.
     """

@@ -36,8 +36,8 @@ _ASKED_FOR_STEPS = 12
 
 
 def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, ...]:
-    """The x axes that make sense for a metric of the chosen runs: times always, steps and epochs
-    where there are any.
+    """Return the x axes that make sense for a metric of the chosen runs: times always, steps and
+    epochs where there are any.
 
     Raises:
         StoreError: The store cannot be read.
@@ -60,7 +60,7 @@ def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
 
 
 def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
-    """The x axis of the chosen runs, shared by all charts.
+    """Return the x axis of the chosen runs, shared by all charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -241,12 +241,12 @@ class _Chart:
 
 
 def hidden_line(key: str, label: str, short: str, ordinal: int, dash: int) -> Line:
-    """A hidden line: listed, without data."""
+    """Return a hidden line: listed, without data."""
     return Line(key, label, short, ordinal, EMPTY, dash=dash, hidden=True)
 
 
 def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
-    """The range from the barrier to the end (or newest sample) of the longest run.
+    """Return the range from the barrier to the end (or newest sample) of the longest run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -310,7 +310,7 @@ def read(
 
 
 def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
-    """The starts of recorded gaps of this series, in seconds."""
+    """Return the starts of recorded gaps of this series, in seconds."""
     return [
         (gap.start_ns - run.origin_ns) / 1e9
         for gap in gaps

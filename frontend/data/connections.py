@@ -50,7 +50,7 @@ class Connection(ABC):
 
     @abstractmethod
     def reader(self) -> StoreReader:
-        """The open store.
+        """Return the open store.
 
         Raises:
             StoreError: It cannot be opened.

@@ -148,7 +148,7 @@ def without_parts(feeds: Sequence[Feed]) -> Sequence[Feed]:
 
 
 def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
-    """The line of a feed; None without points.
+    """Return the line of a feed; None without points.
 
     Where it is smoothed, the line is the moving mean and the band what was measured.
     """
@@ -216,7 +216,7 @@ def points_each(lines: int) -> int:
 
 
 def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
-    """The lowest and the highest point of each of as many stretches as can be seen."""
+    """Return the lowest and the highest point of each of as many stretches as can be seen."""
     if len(cells) <= max_points and np.array_equal(cells.low_at, cells.high_at):
         stretches = cells
     else:
@@ -325,7 +325,7 @@ class Facts:
 def distinguishing(
     params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry]
 ) -> tuple[str, ...]:
-    """The parameters in which the runs differ, and not only as their names do."""
+    """Return the parameters in which the runs differ, and not only as their names do."""
     keys = dict.fromkeys(key for own in params.values() for key in own)
     names = [run.record.name for run in runs.values()]
     differing = []

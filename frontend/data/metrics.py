@@ -53,7 +53,7 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
 
 
 def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
-    """The quantity that the series of a metric measure."""
+    """Return the quantity that the series of a metric measure."""
     first = series[0]
     drawn = {drawn_unit(record.unit, record.kind) for record in series}
     mixed = len({record.kind for record in series}) > 1
@@ -77,7 +77,7 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
 
 
 def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
-    """The metrics of the runs: what scripts logged first, then by listener and name."""
+    """Return the metrics of the runs: what scripts logged first, then by listener and name."""
     of_metrics = (quantity_of(series) for series in series_of(source, run_ids).values())
     return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
 
@@ -115,7 +115,7 @@ _OPTION = "compare.hidden"
 
 
 def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -> tuple[str, ...]:
-    """The keys of a metric's lines that are hidden because of their run or workload.
+    """Return the keys of a metric's lines that are hidden because of their run or workload.
 
     Raises:
         StoreError: The store cannot be read.

@@ -97,7 +97,7 @@ class Quantity:
 
 
 def drawn_unit(unit: str, kind: SeriesKind) -> str:
-    """The unit of what is drawn: counters as their rates."""
+    """Return the unit of what is drawn: counters as their rates."""
     return rate_unit(unit).unit if kind is SeriesKind.COUNTER else unit
 
 

@@ -105,7 +105,7 @@ class Choices:
         )
 
     def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
-        """The shown columns of measured quantities."""
+        """Return the shown columns of measured quantities."""
         available = tuple(measured)
         if self.columns is not None:
             return tuple(quantity for quantity in available if quantity in self.columns)
@@ -200,13 +200,13 @@ class Bar:
 
 
 def charted(shown: Shown) -> tuple[Quantity, ...]:
-    """The quantities that have a chart of their own."""
+    """Return the quantities that have a chart of their own."""
     drawn_elsewhere = {peak for mean, peak in PEAKS.items() if mean in shown.quantities}
     return tuple(quantity for quantity in shown.quantities if quantity not in drawn_elsewhere)
 
 
 def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
-    """The bars, in the table's order, or by degree of collocation where none was chosen.
+    """Return the bars, in the table's order, or by degree of collocation where none was chosen.
 
     Those of workloads behind the first `MAX_BARS` bars are left out.
     """
@@ -228,7 +228,7 @@ def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
 
 
 def size_of(bar_count: int) -> Size:
-    """The width of a chart with this many bars."""
+    """Return the width of a chart with this many bars."""
     if bar_count <= _SMALL_BARS:
         return Size.SMALL
     return Size.MEDIUM if bar_count <= _MEDIUM_BARS else Size.LARGE
@@ -240,7 +240,7 @@ def title_of(quantity: Quantity) -> str:
 
 
 def column_of(quantity: Quantity, bars: Sequence[Bar]) -> ScaledQuantity:
-    """The column of a quantity, which has the unit of the axis."""
+    """Return the column of a quantity, which has the unit of the axis."""
     estimates = [bar.estimate for bar in bars if bar.estimate is not None]
     estimates += [bar.peak for bar in bars if bar.peak is not None]
     return scaled(quantity, estimates)
@@ -318,7 +318,7 @@ class Entry:
         return self.tints.get(first.run_id, 0)
 
     def tint_of(self, group: GroupSummary) -> int:
-        """The colour index of equal runs: that of the first of them."""
+        """Return the colour index of equal runs: that of the first of them."""
         return self.tints.get(group.runs[0].run.run_id, 0)
 
     @property
@@ -356,7 +356,7 @@ class Shown:
 
 
 def sorted_groups(entry: Entry, choices: Choices) -> Sequence[GroupSummary]:
-    """The groups of a workload, sorted likewise."""
+    """Return the groups of a workload, sorted likewise."""
     groups = list(entry.summary.groups)
     if choices.sort not in list(Quantity):
         return groups

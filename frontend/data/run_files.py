@@ -86,7 +86,7 @@ class Tail:
 
 
 def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
-    """The run's folder on this machine; None if it is not here.
+    """Return the run's folder on this machine; None if it is not here.
 
     It is beside the store's file, or where the store says if that is a folder ``runs/RUN_ID`` of a
     run that this machine ran: a store that others write must not name any folder it likes.
@@ -121,7 +121,7 @@ def delivered_to(record: RunRecord, store: StoreAddress) -> Path | None:
 
 
 def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
-    """The folders that may hold artifacts of the run, the spool first."""
+    """Return the folders that may hold artifacts of the run, the spool first."""
     folders = []
     if (spool := spool_of(record, store)) is not None:
         folders.append(Folder(spool.artifacts, Place.SPOOL))
@@ -187,7 +187,7 @@ def open_below(root: Path, relative: str) -> BinaryIO:
 
 
 def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
-    """The last lines of a log as a terminal would have shown them, without colours.
+    """Return the last lines of a log as a terminal would have shown them, without colours.
 
     Only the end is read, however long the log is.
     """
@@ -205,7 +205,7 @@ def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
 
 
 def _shown(line: str) -> str:
-    """A line without escapes; of a progress bar, its last state."""
+    """Return a line without escapes; of a progress bar, its last state."""
     line = _ESCAPES.sub("", line)
     parts = [part for part in line.split("\r") if part]
     line = _CONTROLS.sub("�", parts[-1] if parts else "")

@@ -319,7 +319,7 @@ class Tracks:
     def _points(
         self, open_reader: Callable[[], StoreReader], track: Track, ask: Ask, shown: Cells
     ) -> Cells:
-        """The points of these cells of the digest."""
+        """Return the points of these cells of the digest."""
         start_ns, end_ns = (
             ask.base_ns + round(at_s * 1e9) for at_s in (shown.first[0], shown.last[-1])
         )
@@ -401,7 +401,7 @@ def _start_with_headers(reader: StoreReader, track: Track) -> None:
 
 
 def _of_steps(cells: Cells, ask: Ask) -> Cells:
-    """The range from the first to the last cell with a visible step."""
+    """Return the range from the first to the last cell with a visible step."""
     assert ask.start is not None
     assert ask.end is not None
     if cells.steps is None:

@@ -137,7 +137,8 @@ class Source:
             self._asking.release()
 
     def remember(self, key: Hashable, read: Callable[[StoreReader], ResultT]) -> ResultT:
-        """The result of ``read`` for this revision; several threads asking at once read once.
+        """Return the result of ``read`` for this revision; several threads asking at once read
+        once.
 
         Raises:
             StoreError: As `reader`, and whatever ``read`` raises.
@@ -156,7 +157,7 @@ class Source:
             return cast(ResultT, memory[key])
 
     def cells(self, ask: Ask, *, ended: bool) -> Cells:
-        """A series for a chart, over seconds: its points, or a digest of them.
+        """Return a series for a chart, over seconds: its points, or a digest of them.
 
         Of a run that goes on, only what is new is read. ``ended`` as for `samples`.
 

@@ -34,7 +34,7 @@ class Level(StrEnum):
     WORKLOAD = "workload"
 
     def merges(self, *, whole: bool, several: bool) -> bool:
-        """Whether a workload is one line, if it was picked ``whole``, beside ``several``."""
+        """Return whether a workload is one line, if it was picked ``whole``, beside ``several``."""
         return self is Level.WORKLOAD or (self is Level.AUTO and whole and several)
 
 

@@ -45,7 +45,7 @@ class Sheet:
     height: float
 
     def domain(self, box: Box, letter: str, share: Sequence[float]) -> list[float]:
-        """The position of a part of a box on the sheet, both from 0 to 1."""
+        """Return the position of a part of a box on the sheet, both from 0 to 1."""
         start, length, whole = (
             (box.left, box.width, self.width)
             if letter == "x"
@@ -102,7 +102,7 @@ class Merger:
         self.axes[f"{letter}axis{name[1:]}"] = axis
 
     def _placed(self, mark: Mapping[str, Any], names: Mapping[str, str]) -> Figure:
-        """An annotation or shape that refers to the axes of its figure."""
+        """Return an annotation or shape that refers to the axes of its figure."""
         own = dict(mark)
         for letter in ("x", "y"):
             reference = str(own.get(f"{letter}ref", letter))
@@ -299,7 +299,7 @@ def _facts(data: ChartData, made: Figure, view: View) -> Iterator[str]:
 def _header(
     view: View, selection: Selection, charts: Sequence[ShownChart], width: float, height: float
 ) -> list[Figure]:
-    """The experiment, and the visible range."""
+    """Return the experiment, and the visible range."""
     words = [" · ".join(selection.experiments)]
     axes = {chart.data.x for chart in charts if chart.data is not None}
     words += [

@@ -61,7 +61,7 @@ class _Worker:
 
 
 def is_installed() -> bool:
-    """Whether Kaleido is installed."""
+    """Return whether Kaleido is installed."""
     return importlib.util.find_spec("kaleido") is not None
 
 

@@ -132,7 +132,7 @@ def _legend(ways: Sequence[Way]) -> list[Figure]:
 
 
 def base(width: float, height: float) -> Figure:
-    """The layout of a figure of that size in pixels."""
+    """Return the layout of a figure of that size in pixels."""
     return {
         "width": width,
         "height": height,
@@ -144,7 +144,7 @@ def base(width: float, height: float) -> Figure:
 
 
 def text_at(text: str, x: float, y: float, *, size: int) -> Figure:
-    """A text on the paper, from 0 to 1 in both directions; ``size`` in points."""
+    """Return a text on the paper, from 0 to 1 in both directions; ``size`` in points."""
     return {
         "xref": "paper",
         "yref": "paper",

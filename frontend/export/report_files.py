@@ -149,14 +149,14 @@ def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _with_most_runs(entries: Sequence[Entry]) -> list[Entry]:
-    """The workloads with the most runs, in the report's order."""
+    """Return the workloads with the most runs, in the report's order."""
     several = [entry for entry in entries if entry.summary.run_count > 1]
     most = sorted(several, key=lambda entry: -entry.summary.run_count)[:MAX_TIMELINES]
     return [entry for entry in entries if entry in most]
 
 
 def _metrics(source: Source, entry: Entry) -> list[str]:
-    """The metrics to draw over time, among those recorded."""
+    """Return the metrics to draw over time, among those recorded."""
     run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
     available = {series.metric for series in source.reader.series(run_ids)}
     chosen = (
@@ -176,7 +176,7 @@ DOWNLOADS = {
 
 
 def path_of(kind: ReportFormat) -> str:
-    """The path of a file's download."""
+    """Return the path of a file's download."""
     return f"/report/file.{kind.suffix}"
 
 

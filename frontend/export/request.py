@@ -214,14 +214,14 @@ def file_name(words: Iterable[str], suffix: str) -> str:
 
 
 def content_disposition(name: str) -> str:
-    """The header that makes a browser save a file under a name (RFC 6266)."""
+    """Return the header that makes a browser save a file under a name (RFC 6266)."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
     plain = _UNSAFE.sub("-", plain)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 
 def pinned(source: Source, view: View, selection: Selection) -> View:
-    """The view with explicit picks and charts.
+    """Return the view with explicit picks and charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -235,7 +235,7 @@ def pinned(source: Source, view: View, selection: Selection) -> View:
 
 
 def charts_of(source: Source, view: View, selection: Selection) -> tuple[ChartSpec, ...]:
-    """The charts of a view, in order; those that the dashboard chooses if the user did not.
+    """Return the charts of a view, in order; those that the dashboard chooses if the user did not.
 
     Raises:
         StoreError: The store cannot be read.

@@ -60,7 +60,7 @@ def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[by
 
 
 def metrics_of(view: View, place: int | None) -> list[str]:
-    """The metrics of the charts of a view, or of one of them, each once.
+    """Return the metrics of the charts of a view, or of one of them, each once.
 
     Raises:
         UsageError: There is no such chart, or no chart at all.
@@ -142,12 +142,12 @@ class _Routes:
         return _json({"query": view.to_query(), "missing": missing})
 
     def view(self) -> Response:
-        """A view as a file."""
+        """Return a view as a file."""
         view = View.from_query(_query())
         return _attachment(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
 
     def data(self) -> Response:
-        """The data of charts, sent as they are made."""
+        """Return the data of charts, sent as they are made."""
         asked = Asked.data(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
@@ -163,7 +163,7 @@ class _Routes:
         return response
 
     def picture(self) -> Response:
-        """A chart, or all of them, as PNG, SVG or PDF."""
+        """Return a chart, or all of them, as PNG, SVG or PDF."""
         asked = Asked.picture(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
@@ -191,7 +191,7 @@ def _asked(view: View, share: Share, place: int | None, wanted: Mapping[str, Any
 
 
 def _place(view: View, slot: object) -> int | None:
-    """The place in the list of charts of the one in a slot of the page; None for no slot.
+    """Return the place in the list of charts of the one in a slot of the page; None for no slot.
 
     Raises:
         UsageError: There is none.
@@ -212,7 +212,7 @@ def _lacking(selection: Selection) -> list[str]:
 
 
 def _name(asked: Asked) -> str:
-    """The file name for the browser."""
+    """Return the file name for the browser."""
     words = _about(asked.view)
     charts = asked.view.charts or ()
     if asked.chart is not None and asked.chart < len(charts):
@@ -223,7 +223,7 @@ def _name(asked: Asked) -> str:
 
 
 def _about(view: View) -> list[str]:
-    """The subject in a file name: the experiment, or the number of experiments."""
+    """Return the subject in a file name: the experiment, or the number of experiments."""
     names = list(dict.fromkeys(pick.experiment for pick in view.picks or ()))
     return names if len(names) == 1 else [view.experiment or ""] if not names else ["compared"]
 
@@ -235,7 +235,7 @@ def _share(given: object) -> Share:
 
 
 def _page(given: object) -> str:
-    """The path of a page of this site, and of nothing else."""
+    """Return the path of a page of this site, and of nothing else."""
     if isinstance(given, str) and given.startswith("/") and given[1:].isalpha():
         return given
     return "/compare"

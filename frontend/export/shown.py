@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @cache
 def shown_schema() -> pa.Schema:
-    """The columns of the file.
+    """Return the columns of the file.
 
     ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, of wall since 1970; steps;
     epochs), ``value``, ``low`` and ``high`` in ``unit``. A value that is NaN is a gap. Where
@@ -90,7 +90,7 @@ def shown_charts(
 
 
 def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
-    """The chart without the lines that are hidden in all charts.
+    """Return the chart without the lines that are hidden in all charts.
 
     Raises:
         StoreError: The store cannot be read.

@@ -41,7 +41,7 @@ def written(
 
 
 def label(text: str, count: int) -> pa.DictionaryArray:
-    """A column with the same text in all rows."""
+    """Return a column with the same text in all rows."""
     import pyarrow as pa
 
     zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
@@ -159,7 +159,7 @@ _WHOSE = ("run_id", "experiment", "workload", "letter", "name")
 
 @cache
 def full_schema() -> pa.Schema:
-    """The columns of `radt.load` for several runs, and the runs' names."""
+    """Return the columns of `radt.load` for several runs, and the runs' names."""
     import pyarrow as pa  # not above: it takes half a second, and most never export
 
     from radt.store.tidy import SCHEMA, pandas_notes

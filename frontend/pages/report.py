@@ -270,12 +270,12 @@ _TYPING_MS = 600
 
 
 def experiments(source: Source) -> list[str]:
-    """The names to choose from."""
+    """Return the names to choose from."""
     return [experiment.name for experiment in read_experiments(source)]
 
 
 def controls(source: Source, experiment: str, choices: Choices) -> Component:
-    """The row of controls."""
+    """Return the row of controls."""
     return html.Div(
         [
             dmc.Select(

@@ -46,7 +46,7 @@ _TITLES = _MAIN | _SIDE
 
 
 def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
-    """The current content of each card."""
+    """Return the current content of each card."""
     collector = system.collector.look().value
     live = collector.live if isinstance(collector, Collector) else {}
     activity = system.activity.look()
@@ -116,7 +116,7 @@ def _digest(content: list[Component]) -> str:
 
 
 def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - as all pages
-    """The page for a view, with problems of the store."""
+    """Return the page for a view, with problems of the store."""
     system: System = current_app.config[_KEY]
     return _layout(system, view)
 

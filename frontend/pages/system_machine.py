@@ -36,7 +36,7 @@ _VISITORS = {
 
 
 def collector_card(reading: Reading[Collector | NoCollector]) -> list[Component]:
-    """The collector's state and its cost."""
+    """Return the collector's state and its cost."""
 
     def draw(collector: Collector | NoCollector) -> list[Component]:
         if isinstance(collector, NoCollector):
@@ -200,7 +200,7 @@ def _short(uuid: str) -> str:
 
 
 def listeners_card(reading: Reading[Sequence[ListenerFacts]]) -> list[Component]:
-    """The listeners that work here, and why others do not."""
+    """Return the listeners that work here, and why others do not."""
 
     def draw(listeners: Sequence[ListenerFacts]) -> list[Component]:
         working = sum(listener.works and not listener.is_profiler for listener in listeners)

@@ -45,7 +45,7 @@ _LAGS_S = 30.0
 
 
 def store_card(reading: Reading[StoreFacts], points: Reading[int]) -> list[Component]:
-    """The address and size of the store."""
+    """Return the address and size of the store."""
 
     def draw(store: StoreFacts) -> list[Component]:
         schema = f"schema {store.schema_version}"
@@ -132,7 +132,7 @@ def _waiting(queue: Waiting) -> Sequence[Cell]:
 def running_card(
     reading: Reading[Activity], live: Mapping[str, LiveView], view: View
 ) -> list[Component]:
-    """The running workloads, with links."""
+    """Return the running workloads, with links."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.running:
@@ -246,12 +246,12 @@ def _sampling(sampling: Sampling) -> Sequence[Cell]:
 
 
 def _longest(time_ns: int) -> str:
-    """The longest interval; older ledgers have none."""
+    """Return the longest interval; older ledgers have none."""
     return units.duration(time_ns / 1e9 if time_ns else None)
 
 
 def machines_card(reading: Reading[Activity]) -> list[Component]:
-    """The machines that write into the store, and how far behind they are."""
+    """Return the machines that write into the store, and how far behind they are."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.machines:

@@ -68,7 +68,7 @@ PAGE = Page("/workload", "Workload", layout, register)
 
 
 def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:
-    """The workload that the page shows.
+    """Return the workload that the page shows.
 
     Raises:
         PreventUpdate: It shows none, or it is gone; the router says what is wrong.
@@ -190,7 +190,7 @@ def _window(view_data: Mapping[str, Any]) -> Window | None:
 
 
 def _stamp(subject: Subject, window: Window | None, scheme: str, revision: str) -> str:
-    """A key that changes when the figure would; ended runs get no new points."""
+    """Return a key that changes when the figure would; ended runs get no new points."""
     states_text = " ".join(
         f"{run.run_id[:12]}{run.record.status}{run.record.ended_ns}"
         for run in subject.workload.runs

@@ -41,7 +41,7 @@ from radt.frontend.view import View
 
 
 def shown_of(subject: Subject) -> dict[str, Any]:
-    """The browser's state: the shown workload, and whether the page follows the newest one."""
+    """Return the browser's state: the shown workload, and whether the page follows the newest one."""
     return {
         "id": subject.workload_id,
         "auto": subject.automatic,
@@ -292,5 +292,5 @@ def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | No
 
 
 def place(key: str | None, by_key: Mapping[str, Strip]) -> dict[str, int]:
-    """The style of a strip's slot: after the timeline, in order of the resources."""
+    """Return the style of a strip's slot: after the timeline, in order of the resources."""
     return {"order": list(by_key).index(key) + 1 if key is not None and key in by_key else 0}

@@ -130,7 +130,7 @@ def _tenant(tenant: Tenant) -> Component:
 
 
 def _memory(card: Card) -> Component:
-    """The peak of used memory out of the GPU's total, divided by runs where known."""
+    """Return the peak of used memory out of the GPU's total, divided by runs where known."""
     if card.peak_bytes is None or not card.memory_bytes:
         return html.P("Memory use was not recorded", className="workload-dim workload-memory")
     return html.Div(

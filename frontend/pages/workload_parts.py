@@ -27,7 +27,7 @@ _LIKE_SOLO = 0.005
 
 
 def swatch(ordinal: int | None) -> Component:
-    """A dot in the colour of a run; None for a device."""
+    """Return a dot in the colour of a run; None for a device."""
     style = (
         {"--light": "var(--radt-text)", "--dark": "var(--radt-text)"}
         if ordinal is None
@@ -38,7 +38,7 @@ def swatch(ordinal: int | None) -> Component:
 
 
 def name_of(run: RunEntry) -> str:
-    """The run's letter, or its name if it has none."""
+    """Return the run's letter, or its name if it has none."""
     return run.record.letter or run.record.name or run.run_id[:8]
 
 
@@ -48,7 +48,7 @@ def facts_bar(
     ledger: Ledger,
     slowed: dict[str, Slowdown],
 ) -> list[Component]:
-    """The key figures of the workload, in one line."""
+    """Return the key figures of the workload, in one line."""
     record = subject.workload.record
     status = subject.workload.status
     facts = [_fact("Status", _status_text(subject), status=status)]
@@ -113,7 +113,7 @@ def notes(subject: Subject) -> list[Component]:
 
 
 def row_labels(lives: Sequence[Life]) -> list[Component]:
-    """The labels left of each row: the run's letter, name and devices."""
+    """Return the labels left of each row: the run's letter, name and devices."""
     height = {"height": f"{row_px(len(lives))}px"}
     return [
         html.Div(
@@ -137,7 +137,7 @@ def row_labels(lives: Sequence[Life]) -> list[Component]:
 
 
 def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
-    """The labels right of each row: the run's end and speed."""
+    """Return the labels right of each row: the run's end and speed."""
     height = {"height": f"{row_px(len(lives))}px"}
     outcomes: list[Component] = []
     for life in lives:
@@ -186,7 +186,7 @@ def speed_text(life: Life, slowed: Slowdown | None) -> str:
 
 
 def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
-    """The label left of a strip."""
+    """Return the label left of a strip."""
     where = strip.host if several_hosts else ""
     return [
         html.H3([strip.title], title=strip.quantity.explanation or strip.quantity.metric),
@@ -199,7 +199,7 @@ def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
 
 
 def strip_legend(drawn: DrawnStrip) -> list[Component]:
-    """The legend right of a strip: each line with its value, then notes."""
+    """Return the legend right of a strip: each line with its value, then notes."""
     lines = [
         html.Li(
             [

@@ -162,7 +162,7 @@ def files_section(
 
 
 def mlflow_page(subject: Subject, run_id: str) -> str | None:
-    """The address of the run's page in MLflow; None unless MLflow is a server."""
+    """Return the address of the run's page in MLflow; None unless MLflow is a server."""
     run = subject.runs[run_id]
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
@@ -283,7 +283,7 @@ class ShownLog:
 
 
 def log_panel(source: Source, subject: Subject, view: View) -> Component:
-    """A choice of runs, the end of the chosen log, and a link to all of it."""
+    """Return a choice of runs, the end of the chosen log, and a link to all of it."""
     chosen = chosen_run(subject, view.options.get(OPTION, ""))
     if chosen is None:
         return html.P("No runs yet.", className="workload-dim")
@@ -337,7 +337,7 @@ def log_panel(source: Source, subject: Subject, view: View) -> Component:
 
 
 def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
-    """The run whose log was open; else the first that ended badly, else the first."""
+    """Return the run whose log was open; else the first that ended badly, else the first."""
     runs = subject.workload.runs
     for run in runs:
         if wanted and run.run_id.startswith(wanted):

@@ -183,7 +183,7 @@ def devices_of(
 
 
 def indices(devices: str) -> tuple[int, ...]:
-    """The GPUs of a run's devices: (1, 2) of ``1+2``, none of ``cpu``."""
+    """Return the GPUs of a run's devices: (1, 2) of ``1+2``, none of ``cpu``."""
     parts = [part.strip() for part in devices.split("+")]
     return tuple(int(part) for part in parts if part.isdigit() and len(part) < 5)
 

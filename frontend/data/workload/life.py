@@ -115,7 +115,7 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
 
 
 def whole_window(lives: Sequence[Life]) -> Window:
-    """The range from set-up to the end of the longest run; a long set-up is cut."""
+    """Return the range from set-up to the end of the longest run; a long set-up is cut."""
     end_s = max((life.end_s for life in lives), default=_SHORTEST_S)
     end_s = max(end_s, _SHORTEST_S)
     setup_s = max((-bar.start_s for life in lives for bar in life.bars), default=0.0)
@@ -123,7 +123,7 @@ def whole_window(lives: Sequence[Life]) -> Window:
 
 
 def overlap(lives: Sequence[Life]) -> float | None:
-    """The share of the time from the first start to the last end in which all runs ran.
+    """Return the share of the time from the first start to the last end in which all runs ran.
 
     None for fewer than two runs, and before all have started.
     """

@@ -78,7 +78,7 @@ class Life:
 
 
 def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
-    """The bars of one kind in a window, by start; thin neighbours are merged."""
+    """Return the bars of one kind in a window, by start; thin neighbours are merged."""
     bins: list[Bar] = []
     group: list[Bar] = []
 

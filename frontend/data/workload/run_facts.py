@@ -162,7 +162,7 @@ def _shortened(text: str | None) -> str | None:
 
 
 def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Machine:
-    """The machine of a run: of its inventory if that can be read here, else of its tags."""
+    """Return the machine of a run: of its inventory if that can be read here, else of its tags."""
     facts = _hardware(source, record)
     gpus = facts.get("gpus")
     names = tags.get(GPUS, "")
@@ -278,7 +278,7 @@ def reason_of(gap: GapRecord) -> str:
 
 
 def ledger_of(source: Source, subject: Subject) -> Ledger:
-    """The ledger of a workload, by listener, then by run.
+    """Return the ledger of a workload, by listener, then by run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -293,7 +293,7 @@ def ledger_of(source: Source, subject: Subject) -> Ledger:
 
 
 def gaps_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[GapRecord]:
-    """The gaps of the runs.
+    """Return the gaps of the runs.
 
     Raises:
         StoreError: The store cannot be read.

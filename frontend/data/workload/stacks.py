@@ -258,7 +258,7 @@ def grid(intervals_s: Sequence[float | None], window: Window) -> Float64Array:
 
 
 def on_stack(readings: Readings, lived: tuple[float, float], edges_s: Float64Array) -> Float64Array:
-    """A run's cells: 0 outside its lifetime, NaN where nothing is known within it."""
+    """Return a run's cells: 0 outside its lifetime, NaN where nothing is known within it."""
     values = on_cells(readings, edges_s)
     at_s = (edges_s[:-1] + edges_s[1:]) / 2
     half_s = (edges_s[1] - edges_s[0]) / 2

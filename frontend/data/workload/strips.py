@@ -97,7 +97,7 @@ RESOURCES = (
 def strips_of(
     subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[Strip, ...]:
-    """The strips of a workload, in the order of the resources, then of the devices."""
+    """Return the strips of a workload, in the order of the resources, then of the devices."""
     strips: list[Strip] = []
     for resource in RESOURCES:
         parts = _parts(resource, by_metric)

@@ -87,13 +87,13 @@ class Subject:
         return self.workload.record.label or self.workload_id[:12]
 
     def neighbour(self, step: int) -> WorkloadEntry | None:
-        """The workload at this offset from the shown one; None beyond the ends."""
+        """Return the workload at this offset from the shown one; None beyond the ends."""
         place = self.workload.ordinal + step
         return self.catalog.workloads[place] if 0 <= place < len(self.catalog.workloads) else None
 
 
 def find_subject(source: Source, view: View) -> Subject:
-    """The workload of a view, by default the newest of the experiment in focus.
+    """Return the workload of a view, by default the newest of the experiment in focus.
 
     Raises:
         RunNotFoundError: There is no such workload.
