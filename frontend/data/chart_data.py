@@ -31,7 +31,7 @@ from radt.store import growth
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 
-#: Series of a metric that are asked whether they have steps: all have, or none, as a rule.
+#: The number of series checked for steps: as a rule all series of a metric have them, or none.
 _ASKED_FOR_STEPS = 12
 
 
@@ -72,12 +72,12 @@ def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
 def chart_data(
     source: Source, selection: Selection, spec: ChartSpec, board: BoardSpec, window: Window | None
 ) -> ChartData | None:
-    """What a chart shows of the chosen runs; None if none of them has the metric.
+    """Return the data of a chart for the chosen runs; None if none of them has the metric.
 
     ``window`` is the visible part of the chart's x axis, None for all.
 
     Raises:
-        StoreError: The store cannot be read; or a chunk is damaged.
+        StoreError: The store cannot be read, or a chunk is damaged.
     """
     series = series_of(source, tuple(selection.runs)).get(spec.metric)
     if not series:
@@ -86,7 +86,7 @@ def chart_data(
 
 
 class _Chart:
-    """One chart on its way from the store to `ChartData`."""
+    """One chart while `ChartData` is being built from the store."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
 
 
 def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
-    """Seconds from the barrier to the end of each run, or to its newest sample."""
+    """Return the seconds from the barrier to each run's end, or to its newest sample."""
     going_on = tuple(
         run_id
         for run_id, run in runs.items()
@@ -291,11 +291,11 @@ def read(
     """Read the cells of a feed; every point near ``window``, unless there are too many.
 
     Raises:
-        StoreError: The store cannot be read; or a chunk is damaged.
+        StoreError: The store cannot be read, or a chunk is damaged.
     """
     parts = []
     longest = math.inf
-    # What several runs saw of one device has the place that it has for the first of them.
+    # A device's series from several runs is placed on the x axis by the first of them.
     first = feed.parts[0][0]
     start, end = axis.asked(first, window)
     for run, record in feed.parts:
