@@ -60,12 +60,12 @@ def page_of(shown: Shown, choices: Choices) -> int:
 
 
 def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Component:
-    """One page of the table.
+    """Return one page of the table.
 
     Args:
-        shown: What there is.
-        choices: What of it, in which order.
-        href: The address of the page about a workload.
+        shown: The report.
+        choices: The user's choices of rows, columns and order.
+        href: Returns the address of a workload's page.
     """
     page = page_of(shown, choices)
     entries = shown.entries[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
@@ -316,7 +316,7 @@ def table_of(shown: Shown, choices: Choices, view: View) -> Component:
 
 
 def notes(shown: Shown, choices: Choices) -> list[Component]:
-    """Return the meaning of ±, and notes on the numbers."""
+    """Return the meaning of ± and notes on the numbers."""
     if not shown.entries:
         return []
     sentences = [INTERVAL_NOTE, *content_of(shown, choices).notes]
@@ -369,7 +369,7 @@ def _turn(text: str, page: int, *, disabled: bool) -> Component:
 
 
 def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
-    """To Compare with the workloads of this page of the table, and the files."""
+    """Return links to the files, and to Compare with the workloads of this page of the table."""
     query = view.to_query()
     compared: list[Pick] = []
     count = 0
@@ -390,7 +390,7 @@ def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
 
 
 def unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
-    """Return the unit of a chart, and what it leaves out."""
+    """Return the unit of a chart, and a note on workloads without a bar."""
     words = [column_of(quantity, bars).unit] if bars else []
     if quantity in PEAKS and any(bar.peak is not None for bar in bars):
         words.append("bar mean, line and number peak")

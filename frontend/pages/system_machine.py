@@ -66,7 +66,7 @@ def collector_card(reading: Reading[Collector | NoCollector]) -> list[Component]
 
 
 def devices_card(reading: Reading[Devices]) -> list[Component]:
-    """CPUs, memory and GPUs of this machine, and their processes."""
+    """Return CPUs, memory and GPUs of this machine, and their processes."""
 
     def draw(devices: Devices) -> list[Component]:
         overview, host = devices.overview, devices.overview.host
@@ -243,7 +243,7 @@ def _listener(facts: ListenerFacts) -> Sequence[Cell]:
 
 
 def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list[Component]:
-    """Versions, and who has access."""
+    """Return the versions, and who has access."""
     parts: list[Component] = [facts(versions, long_names=True)]
     if guard is None:
         return parts

@@ -61,12 +61,12 @@ def trouble(what: str, remedy: str = "") -> Component:
 
 
 def quiet(text: str) -> Component:
-    """Return a muted sentence for an empty card that is no problem."""
+    """Return a muted sentence for an empty card without a problem."""
     return html.P(text, className="system-quiet")
 
 
 def facts(pairs: Iterable[tuple[str, Cell | None]], *, long_names: bool = False) -> Component:
-    """Names and values; entries without a value are left out."""
+    """Return names and values; entries without a value are left out."""
     rows = [
         html.Div([html.Dt(name), html.Dd(list(value) if isinstance(value, tuple) else value)])
         for name, value in pairs
@@ -78,9 +78,7 @@ def facts(pairs: Iterable[tuple[str, Cell | None]], *, long_names: bool = False)
 def table(
     label: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], note: str = ""
 ) -> Component:
-    """Return a table that scrolls by itself where it is too wide; ``label`` is its name for who
-    hears.
-    """
+    """Return a table that scrolls by itself if it is too wide; ``label`` is for screen readers."""
     width = f"{99 // max(1, sum(column.grows for column in columns))}%"
     head = html.Thead(
         html.Tr(
@@ -149,7 +147,7 @@ def bar(share: float | None, text: str, name: str) -> Component:
 
 
 def ago(time_ns: int | None, now_ns: int | None = None) -> str:
-    """``12 s ago``, ``14:02``, ``2026-06-03 14:02``."""
+    """Return a time as ``12 s ago``, ``14:02`` or ``2026-06-03 14:02``."""
     if time_ns is None:
         return units.NO_VALUE
     now_ns = time.time_ns() if now_ns is None else now_ns

@@ -38,7 +38,7 @@ from radt.frontend.view import View
 from radt.store.records import RunRecord
 from radt.units import duration_text
 
-#: Below this a disk is as good as full.
+#: A disk with less free space counts as full.
 _FULL_BYTES = 200_000_000
 #: A machine whose newest sample is older than this lags behind.
 _LAGS_S = 30.0
@@ -77,7 +77,7 @@ def store_card(reading: Reading[StoreFacts], points: Reading[int]) -> list[Compo
 
 
 def import_lines(news: ImportNews | None) -> list[Component]:
-    """Return where runs are imported from, how far that is and what failed; nothing without."""
+    """Return the source, progress and failure of the import from MLflow; nothing without one."""
     if news is None:
         return []
     status = news.status
@@ -97,7 +97,7 @@ def import_lines(news: ImportNews | None) -> list[Component]:
 
 
 def backlog_card(reading: Reading[Backlogs]) -> list[Component]:
-    """Data that are not uploaded yet."""
+    """Return the data that are not uploaded yet."""
 
     def draw(backlogs: Backlogs) -> list[Component]:
         if not backlogs.exists:
@@ -184,7 +184,7 @@ def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
 
 
 def sampling_card(reading: Reading[Activity]) -> list[Component]:
-    """Samples expected and received, their delay, and the cost of recording."""
+    """Return expected and received samples, their delay, and the cost of recording."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.sampling:

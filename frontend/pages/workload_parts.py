@@ -55,7 +55,7 @@ def facts_bar(
     facts.append(_fact("Began", _when(subject), title=_took(subject, lives)))
     facts.append(_fact("Lasted", _took(subject, lives)))
     imported = subject.is_from_mlflow
-    if not imported:  # MLflow knows neither devices, barriers nor ledgers
+    if not imported:  # MLflow has no devices, barriers or ledgers
         facts.append(_fact("Devices", devices_text(subject.workload.runs)))
     if subject.workload.hosts:
         facts.append(_fact("Machine", ", ".join(subject.workload.hosts)))
@@ -97,7 +97,7 @@ def facts_bar(
 
 
 def notes(subject: Subject) -> list[Component]:
-    """Notes that limit how far the numbers can be trusted."""
+    """Return the notes that limit how far the numbers can be trusted."""
     lines = []
     profiled = [run for run in subject.workload.runs if run.profiled]
     if profiled:
@@ -170,7 +170,7 @@ def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Com
 
 
 def speed_text(life: Life, slowed: Slowdown | None) -> str:
-    """``1.42× slower than solo (4.2 s an epoch)``."""
+    """Return the slowdown as text: ``1.42× slower than solo (4.2 s an epoch)``."""
     if slowed is not None:
         solo = f"solo ({units.duration(slowed.solo_s)} an epoch)"
         if abs(slowed.ratio - 1) < _LIKE_SOLO:
@@ -219,7 +219,7 @@ def strip_legend(drawn: DrawnStrip) -> list[Component]:
 
 
 def devices_text(runs: Sequence[RunEntry]) -> str:
-    """``GPU 0 · 3× MPS``, ``CPU``, ``GPU 0 · 3g.20gb, 2× 1g.5gb``."""
+    """Return the devices of runs: ``GPU 0 · 3× MPS``, ``CPU``, ``GPU 0 · 3g.20gb, 2× 1g.5gb``."""
     by_device: dict[str, Counter[str]] = {}
     for run in runs:
         device = device_name(run.record.devices)
@@ -234,7 +234,7 @@ def devices_text(runs: Sequence[RunEntry]) -> str:
 
 
 def device_name(devices: str) -> str:
-    """``GPU 0``, ``GPUs 1+2``, ``CPU``."""
+    """Return the name of devices: ``GPU 0``, ``GPUs 1+2``, ``CPU``."""
     if devices.isdigit():
         return f"GPU {devices}"
     if devices.lower() == "cpu":
@@ -292,7 +292,7 @@ def _took(subject: Subject, lives: Sequence[Life]) -> str:
 
 def _cost(ledger: Ledger, lives: Sequence[Life]) -> float | None:
     started = [life for life in lives if life.start_s is not None]
-    # A listener reads once for all runs of a machine, and each run's ledger has the time.
+    # A listener reads once for all runs of a machine, and each run's ledger counts that time.
     longest: dict[tuple[str, str], int] = {}
     for entry in ledger.entries:
         key = (entry.record.listener, entry.run.record.host)

@@ -33,7 +33,7 @@ _ENDED = "ended"
 
 
 def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
-    """One line per listener and run, with its gaps."""
+    """Return one line per listener and run, with its gaps."""
     if not ledger.entries:
         text = "No listener recorded samples for these runs."
         if subject.is_from_mlflow:
@@ -95,7 +95,7 @@ def _gap_text(entry: Entry, place: int, subject: Subject) -> str:
 def files_section(
     subject: Subject, listings: dict[str, Listing], *, has_samples: set[str]
 ) -> list[Component]:
-    """Artifacts of each run, profiles first, a trace, and where MLflow shows them."""
+    """Return the artifacts of each run (profiles first), its trace, and its MLflow page."""
     body: list[Component] = []
     for run in subject.workload.runs:
         listing = listings.get(run.run_id, Listing())
@@ -193,12 +193,12 @@ def _where(subject: Subject, run_id: str, listing: Listing) -> str:
 
 
 def _rank(path: str) -> tuple[int, str]:
-    """Profiles first, the archive of the run last."""
+    """Return a sort key: profiles first, the run's archive last."""
     return (0 if path.startswith(_PROFILES) else 2 if path.startswith(_ARCHIVE) else 1), path
 
 
 def facts_section(facts: Facts, subject: Subject) -> list[Component]:
-    """Parameters, totals, how the runs were started, and tags; what differs first."""
+    """Return parameters, totals, commands and tags of the runs; differing values come first."""
     heads = [
         html.Span([swatch(run.ordinal), name_of(run)], title=run.title)
         for run in subject.workload.runs
@@ -268,13 +268,13 @@ def _table(
     )
 
 
-#: Which run's log is open, by letter, in the view's options.
+#: The view's option with the letter of the run whose log is open.
 OPTION = "workload.log"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """The log as the page shows it; ``stamp`` changes with the log."""
+    """The log on the page; ``stamp`` changes with the log."""
 
     text: str
     note: str
@@ -349,7 +349,7 @@ def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
 
 
 def read_log(source: Source, run: RunEntry) -> ShownLog:
-    """Read the end of a run's log, or say where the log is."""
+    """Read the end of a run's log, or return its location."""
     record = run.record
     try:
         with open_log(record, source.address) as file:
