@@ -18,7 +18,8 @@ from radt.store.records import Float64Array
 
 STRIP_PX = 128
 _TOP_PX, _BOTTOM_PX = 8, 20
-#: A device's value this many times that of the runs would press them flat: it is said, not drawn.
+#: If a device's value exceeds the runs' by this factor, it is written, not drawn: the runs would be
+#: flat.
 _OFF_SCALE = 6.0
 _AIR = 1.06
 
@@ -35,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DrawnStrip:
-    """A strip's figure with what stands beside it."""
+    """A strip's figure with its legend and notes."""
 
     figure: Figure
     unit: str
@@ -123,7 +124,7 @@ def _area(
     xs: list[Any] = []
     ys: list[Any] = []
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        # Cells are drawn to their borders, so that a lone one is seen.
+        # Cells are drawn to their borders, so that a single one is visible.
         left = np.repeat(data.edges_s[start : stop + 1], 2)[1:-1]
         xs += [left, left[::-1], [math.nan]]
         ys += [np.repeat(ceiling[start:stop], 2), np.repeat(floor[start:stop], 2)[::-1], [math.nan]]
@@ -178,7 +179,7 @@ def _total_trace(
 
 
 def total_name(total: Total) -> str:
-    """``machine``, ``gpu0``, ``a on gi1/ci0``, ``a``."""
+    """Return the name of a total: ``machine``, ``gpu0``, ``a on gi1/ci0``, ``a``."""
     if total.owner is None:
         return total.name
     part = total.name.partition("/")[2]

@@ -42,7 +42,7 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
         "transition": {"duration": 0},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "xaxis": {
-            "showspikes": False,  # the page's own line runs through all rows
+            "showspikes": False,  # the page's own cursor line runs through all rows
             "range": [window.start, window.end],
             "tickvals": positions,
             "ticktext": texts,
@@ -86,15 +86,15 @@ def blank(height_px: int) -> Figure:
 
 
 AXIS_PX = 24
-#: Rows of the timeline: of a few runs, and of many.
+#: Row heights of the timeline, for few runs and for many.
 ROW_PX, SMALL_ROW_PX = 40, 24
 FEW_RUNS = 12
-#: What bars are thinned for; on wider screens they are a little wider than needed.
+#: The width that bars are merged for; on wider screens they are a little wider than needed.
 _PLOT_PX = 1000
 _THINNEST_PX = 2.5
 _LABELLED_PX = 18
 _MAX_LABELS = 400
-#: How opaque epochs are, in turn.
+#: The alternating opacities of epochs.
 _STRONG, _WEAK = 0.92, 0.62
 _BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
 _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)

@@ -1,4 +1,4 @@
-"""Figures of a report as they are printed: bars and heat maps."""
+"""Printed figures of a report: bars and heat maps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
     for place, ((quantity, bars), wide) in enumerate(zip(of, widths, strict=True)):
         made = figure(quantity, bars, Scheme.LIGHT, size_of(len(bars)), in_blocks=True)
         names = made["layout"]["xaxis"]["ticktext"]
-        # On paper a bar has its own width, whatever a page has room for.
+        # On paper bars have their own width, independent of a page's size.
         fits = max(map(len, names), default=0) * _CHARACTER_PX <= _BAR_PX
         made["layout"]["xaxis"]["tickangle"] = 0 if fits else -40
         merger.add(made, Box(left + _LEFT_PX, _BOTTOM_PX, wide, _PLOT_PX))
@@ -165,7 +165,7 @@ _MOST_LABEL_PX = 280
 def total_time(shown: Shown) -> Figure | None:
     """Draw the time of workloads, and of their runs one after the other.
 
-    None where no workload has both.
+    None if no workload has both.
     """
     rows = [
         (entry, together, serial)
