@@ -266,7 +266,7 @@ def end_labels(
     limits: tuple[float, float],
     plot_px: float,
 ) -> list[Figure]:
-    """Return the names at the ends of lines, moved apart if they overlap; ``limits`` of the y axis."""
+    """Return the names at the ends of lines, moved apart where they would overlap."""
     ends = []
     for line, pen in drawn:
         x, values = line.curve.x, ordinate.of(line.curve.values)
