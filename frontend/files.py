@@ -1,8 +1,8 @@
 """Routes of a run's files: its log, its artifacts, its trace.
 
-They pass the same checks as every page (`radt.frontend.auth`), come as attachments that no
-browser shows or runs, and are sent by the server's own thread from the open file, so that a slow
-reader of gigabytes holds up nobody. Other sites' pages cannot even start a download.
+They pass the same checks as every page (`radt.frontend.auth`), are attachments that browsers
+neither show nor run, and are sent by the server's own thread from the open file, so that a slow
+download of gigabytes does not delay other visitors. Other sites' pages cannot start a download.
 """
 
 from __future__ import annotations

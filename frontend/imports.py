@@ -60,7 +60,9 @@ class MlflowImports:
 
     @property
     def problem(self) -> TrackingError | None:
-        """Why nothing is imported yet; later failures show on the System page only."""
+        """Error that prevents the import from starting; later failures show on the System page
+        only.
+        """
         news = self._news
         if not news.status.error or news.complete_ns is not None:
             return None

@@ -141,7 +141,7 @@ _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a figure is drawn: colours, size in cells of the grid, for ``paper`` or the screen.
+    """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
     Paper has no pointer, so details that hovering would show are written out.
     """

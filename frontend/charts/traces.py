@@ -26,7 +26,7 @@ _GREYS = 3
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """How a line is drawn."""
+    """Style of a line."""
 
     colour: str
     dash: str = "solid"

@@ -71,7 +71,7 @@ class Quantity:
 
     @property
     def explanation(self) -> str:
-        """How the values are obtained; empty where the name says it."""
+        """Method of obtaining the values; empty if the name says it."""
         sentences = list(self.methods)
         if self.kind is SeriesKind.COUNTER:
             sentences.append(

@@ -60,7 +60,7 @@ class XAxis(StrEnum):
 
 
 class Relative(StrEnum):
-    """How values are related to a baseline."""
+    """Relation of values to a baseline."""
 
     OFF = "off"
     DIFFERENCE = "difference"
@@ -99,7 +99,7 @@ class BoardSpec:
     """Settings that all charts of a page share.
 
     ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
-    0 for none. ``monochrome`` draws lines in one ink, told apart by dashes, for print.
+    0 for none. ``monochrome`` draws lines in one ink, distinguished by dashes, for print.
     """
 
     level: Level = Level.AUTO
@@ -256,7 +256,7 @@ _MAX_NAME = 500
 
 
 class PickKind(StrEnum):
-    """The kind of object that a pick stands for."""
+    """Kind of object that a pick stands for."""
 
     EXPERIMENT = "e"
     WORKLOAD = "w"

@@ -40,7 +40,7 @@ EntryT = TypeVar("EntryT", FoundExperiment, WorkloadEntry, RunEntry)
 
 
 class Kind(StrEnum):
-    """How the browser formats a cell."""
+    """Format of a cell in the browser."""
 
     TEXT = "text"
     NUMBER = "number"  # text, aligned right

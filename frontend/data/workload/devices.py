@@ -85,7 +85,7 @@ class Card:
 
     @property
     def how(self) -> str:
-        """How the GPU was shared: ``MIG``, ``MPS``, ``no set-up``."""
+        """Sharing of the GPU: ``MIG``, ``MPS``, ``no set-up``."""
         if self.instances:
             return "MIG"
         if self.mps:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BarKind(StrEnum):
-    """What a bar of the timeline stands for."""
+    """Kind of a bar of the timeline."""
 
     SETUP = "set-up"
     ALIVE = "alive"  # from the barrier to the end, beneath all other bars
