@@ -57,9 +57,7 @@ _INDEX = """<!DOCTYPE html>
 
 
 def create_app(source: Source, access: Access) -> Dash:
-    """Return the dashboard over one store, a Dash application (``.server`` is its WSGI
-    application).
-    """
+    """Return the dashboard over one store (``.server`` is its WSGI application)."""
     app = Dash(
         "radt",
         include_assets_files=False,
@@ -137,9 +135,7 @@ def _frame(source: Source) -> Component:
 
 
 def _where(source: Source) -> Component:
-    """Return the name of the store for the header, ``radt-data/radt.db``, with the full address as
-    tooltip.
-    """
+    """Return the store's name for the header, ``radt-data/radt.db``; the tooltip is its address."""
     stores, titles = [_short(str(source.address))], [str(source.address)]
     if source.imports is not None:
         stores.append(_short(source.imports.where))

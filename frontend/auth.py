@@ -53,7 +53,7 @@ MAX_BODY_BYTES = 4 * 2**20
 _MAX_ENDED = 4096
 _PARAMETER = "token"
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
-#: The key of the guard in the application's extensions.
+#: The key of the guard in the application's configuration.
 _KEY = "guard"
 
 

@@ -80,7 +80,7 @@ def _path() -> str:
 
 
 def _refused() -> Response | None:
-    """Refuse requests that other sites cause: links and images get nothing."""
+    """Refuse requests caused by other sites, such as links and images."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
     return _text("Only the dashboard's own pages may load files.", _HTTP_REFUSED)

@@ -60,9 +60,7 @@ class MlflowImports:
 
     @property
     def problem(self) -> TrackingError | None:
-        """Error that prevents the import from starting; later failures show on the System page
-        only.
-        """
+        """Error that keeps the import from starting; later ones show on the System page only."""
         news = self._news
         if not news.status.error or news.complete_ns is not None:
             return None

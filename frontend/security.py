@@ -43,9 +43,9 @@ IS_PROXY = "radt.is_proxy"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-#: Values of Sec-Fetch-Dest for a page that embeds the dashboard.
+#: Values of Sec-Fetch-Dest of pages that embed the dashboard.
 _EMBEDDED = frozenset({"object", "embed", "iframe", "frame", "fencedframe"})
-#: For answers that depend on the visitor.
+#: Media types of answers that depend on the visitor.
 _OWN = ("text/html", "application/json")
 _STATIC, _OK = "/static/", 200
 

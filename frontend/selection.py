@@ -85,7 +85,7 @@ class Selection:
 
 
 def read_selection(source: Source, view: View) -> Selection:
-    """Return what a view shows: its picks, or what the dashboard picks if it has none.
+    """Return the selection of a view: its picks, or the dashboard's choice if it has none.
 
     Raises:
         NothingRecordedError: The store has no experiment.
@@ -219,7 +219,7 @@ class Ticks:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the experiment is picked."""
+        """Whether no part of the experiment is picked."""
         return not (self.everything or self.workloads or self.runs)
 
     @property

@@ -60,7 +60,7 @@ class Processes:
 def read_processes(
     nvml: Any, handle: Any, mig: MigDevice | None = None
 ) -> Processes | MissingReason:
-    """Return processes and MPS clients on a card, or on one MIG device if ``handle`` is its."""
+    """Return processes and MPS clients on a card, or on the MIG device of this handle."""
     try:
         plain = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     except nvml.NVMLError as error:

@@ -133,7 +133,7 @@ def wall_label(at_s: float, step_s: float, day: str = "") -> str:
 
 
 HEIGHT_PX = 280
-#: The extra height per row beyond a chart's own: a card's head and the space between.
+#: The distance between two rows of charts: a card's head and the space between cards.
 ROW_GAP_PX = 56
 RUG_GAP_PX = 6
 _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20

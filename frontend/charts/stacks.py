@@ -18,8 +18,8 @@ from radt.store.records import Float64Array
 
 STRIP_PX = 128
 _TOP_PX, _BOTTOM_PX = 8, 20
-#: If a device's value exceeds the runs' by this factor, it is written, not drawn: the runs would be
-#: flat.
+#: A device's value that exceeds the runs' by this factor is written, not drawn: it would press
+#: the runs flat.
 _OFF_SCALE = 6.0
 _AIR = 1.06
 
@@ -100,7 +100,7 @@ def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStr
 
 
 def y_ticks(highest: float) -> list[float]:
-    """Up to three round values above zero, which needs no label.
+    """Return up to three round values above zero, which needs no label.
 
     >>> y_ticks(2.1), y_ticks(52)
     ([1.0, 2.0], [20.0, 40.0])
@@ -118,7 +118,7 @@ def _area(
     scale: UnitScale,
     scheme: Scheme,
 ) -> tuple[Figure, Figure]:
-    """One closed outline per stretch without gaps, and its upper edge, for the cursor."""
+    """Return one closed outline per stretch without gaps, and its upper edge for the cursor."""
     stroke = colour(band.runs[0].ordinal, scheme) if len(band.runs) == 1 else INKS[scheme].dim
     edges = np.flatnonzero(np.diff(np.concatenate(([0], data.known.view(np.int8), [0]))))
     xs: list[Any] = []

@@ -255,7 +255,7 @@ def _instants(events: Sequence[tuple[int, Bar]], ink: Ink) -> Figure:
 
 
 def _ends(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
-    """Mark the end of each run that did not finish; its reason stands beside the row."""
+    """Mark the end of each run that did not finish; the reason is written beside the row."""
     bad = [
         (row, life)
         for row, life in enumerate(lives)

@@ -147,7 +147,7 @@ class Catalog:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """The machines of the runs."""
+        """Machines of the runs."""
         return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
 
     def runs_like(self, beginning: str) -> list[str]:

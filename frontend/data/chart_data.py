@@ -36,8 +36,7 @@ _ASKED_FOR_STEPS = 12
 
 
 def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, ...]:
-    """Return the x axes that make sense for a metric of the chosen runs: times always, steps and
-    epochs where there are any.
+    """Return the possible x axes of a metric: times always, steps and epochs if recorded.
 
     Raises:
         StoreError: The store cannot be read.

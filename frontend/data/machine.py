@@ -112,7 +112,7 @@ class Probe(Generic[ValueT]):
 
 _CONNECT_S = 2.0
 _LISTENERS_S = 60.0
-#: The first read has no previous one to compare with.
+#: The interval of the first CPU measurement, which has no previous one to compare with.
 _FIRST_LOOK_S = 0.2
 #: Distributions whose versions matter in questions and bug reports.
 _PACKAGES = ("radt", "dash", "plotly", "dash-mantine-components", "numpy", "SQLAlchemy", "mlflow")

@@ -126,7 +126,7 @@ def _quantities(texts: Iterable[str]) -> tuple[Quantity, ...]:
     return tuple(Quantity(text) for text in texts if text in list(Quantity))
 
 
-#: More bars are a table.
+#: The limit on bars in one chart; the table has the rest.
 MAX_BARS = 60
 #: Up to these numbers of bars, three charts or two stand side by side.
 _SMALL_BARS, _MEDIUM_BARS = 6, 20
@@ -139,7 +139,7 @@ PEAKS = {
 
 
 class Size(StrEnum):
-    """The width of charts."""
+    """Width of charts."""
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -312,7 +312,7 @@ class Entry:
 
     @property
     def tint(self) -> int:
-        """The colour index: that of the first run."""
+        """The colour index of its first run."""
         runs = [row.run for group in self.summary.groups for row in group.runs]
         first = min(runs, key=lambda run: (len(run.letter), run.letter))
         return self.tints.get(first.run_id, 0)

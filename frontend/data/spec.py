@@ -26,7 +26,7 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 class Level(StrEnum):
-    """What one line stands for. AUTO follows the picks: a workload that was picked whole is one
+    """The subject of one line. AUTO follows the picks: a workload that was picked whole is one
     line if several things are compared; alone, its runs are the lines.
     """
 
@@ -40,7 +40,7 @@ class Level(StrEnum):
 
 
 class Aggregate(StrEnum):
-    """How the runs of a workload become one line. AUTO follows the metric: resources that processes
+    """Method that combines a workload's runs. AUTO follows the metric: resources that processes
     divide (memory, throughput) are summed, values that describe a device are averaged.
     """
 

@@ -186,7 +186,7 @@ class Turnstile:
 
 
 class Pass:
-    """A place taken. `leave` may be called more than once."""
+    """A place in the `Turnstile`. `leave` may be called more than once."""
 
     def __init__(self, turnstile: Turnstile, visitor: str) -> None:
         self._turnstile = turnstile

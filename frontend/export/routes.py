@@ -205,9 +205,7 @@ def _place(view: View, slot: object) -> int | None:
 
 
 def _lacking(selection: Selection) -> list[str]:
-    """Return notes on data that users may expect in a file with every sample but that are not in
-    it.
-    """
+    """Return notes on runs that are missing from a file with every sample."""
     if not selection.left_out:
         return []
     return [f"{plural(selection.left_out, 'run')} over the limit, left out"]

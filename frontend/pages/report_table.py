@@ -390,7 +390,7 @@ def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
 
 
 def unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
-    """Return the unit of a chart, and a note on workloads without a bar."""
+    """Return the unit of a chart, the meaning of its bars, and a note if some are left out."""
     words = [column_of(quantity, bars).unit] if bars else []
     if quantity in PEAKS and any(bar.peak is not None for bar in bars):
         words.append("bar mean, line and number peak")

@@ -352,7 +352,7 @@ def _selection(source: Source, view: View) -> Selection:
 
 
 def selection_notes(selection: Selection) -> list[str]:
-    """Return notes on the parts of the selection that a page cannot show."""
+    """Return notes on selected runs that a page cannot show."""
     notes = []
     if selection.left_out:
         left_out = units.plural(selection.left_out, "run")

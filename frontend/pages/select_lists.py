@@ -76,7 +76,7 @@ class Column(Generic[EntryT]):
 
 
 class Pane(StrEnum):
-    """The lists, from left to right."""
+    """A list of the page, from left to right."""
 
     EXPERIMENTS = "experiments"
     WORKLOADS = "workloads"

@@ -17,9 +17,7 @@ _MAX_BOXES = 256
 
 
 def devices_section(devices: Devices) -> list[Component]:
-    """Return all GPUs, then the processors of machines whose runs use no GPU or are pinned to
-    cores.
-    """
+    """Return all GPUs, then the processors that runs use without a GPU or with pinned cores."""
     several = len({cpu.host for cpu in devices.processors}) > 1
     drawn = [_card(card, with_host=several) for card in devices.cards]
     drawn += [

@@ -111,7 +111,7 @@ def everything(run: RunEntry, texts: Texts) -> str:
 
 
 class Matcher:
-    """Match runs against all terms of a query.
+    """Matches runs against all terms of a query.
 
     Args:
         query: The parsed search.
