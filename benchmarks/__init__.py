@@ -1,1 +1,1 @@
-"""Side by side with peers, run by hand or ``make bench``; never part of the tests."""
+"""Benchmarks against peers, run by hand or with ``make bench``; never part of the tests."""

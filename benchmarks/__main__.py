@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: every benchmark, one after another, each in a process of its own."""
+"""``python -m benchmarks``: all benchmarks, one after another, each in its own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BENCHMARKS = ("import_time", "log_metric", "storage", "listeners", "launch")
 
 
 def main() -> int:
-    """Run all, or those named on the command line; 1 if one failed."""
+    """Run all benchmarks, or those named on the command line; return 1 if one failed."""
     failed = 0
     for name in sys.argv[1:] or BENCHMARKS:
         print(f"\n== {name}", flush=True)

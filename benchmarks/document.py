@@ -15,7 +15,7 @@ from benchmarks.timing import Load
 def section(
     heading: str, command: str, load: Load, tables: Sequence[Table], setting: str = ""
 ) -> str:
-    """A heading, what was called when and where, and the tables."""
+    """Return a heading, the command, time and machine, and the tables."""
     day = datetime.fromtimestamp(time.time(), UTC).date()
     python = platform.python_version().rpartition(".")[0]
     head = f"`{' '.join(command.split())}`, {day}, {load}, Linux, Python {python}. {setting}"
@@ -23,7 +23,7 @@ def section(
 
 
 def replace_section(path: Path, text: str) -> None:
-    """Put a section where one with its heading stands, else at the end."""
+    """Replace the section with the same heading, or append it."""
     heading = text.partition("\n")[0]
     known = path.read_text(encoding="utf-8") if path.exists() else ""
     before, found, after = known.partition(f"{heading}\n")

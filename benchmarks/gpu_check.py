@@ -1,16 +1,16 @@
-"""Whether the GPU listeners say what is so: beside an idle card, a memory copy, a matrix product.
+"""Check the GPU listeners against known loads: an idle card, a memory copy, a matrix product.
 
 ``make gpu-check``, on a machine with an NVIDIA GPU and PyTorch with CUDA. The listeners ``smi`` and
-``gpm`` are read as the collector reads them while a load of known size runs: bytes copied and
-floating-point operations are counted by the load itself, what the card could do at most follows
-from its clocks, so that the activity that the listeners should show is known. Also taken are how
-long each call of NVML takes, and whether GPM works for an unprivileged user.
+``gpm`` are read as the collector reads them while a load of known size runs: the load itself counts
+its copied bytes and floating-point operations, the card's peak follows from its clocks, and so the
+activity that the listeners should show is known. The check also measures the duration of each call
+of NVML, and tests whether GPM works for an unprivileged user.
 
-What it is at goes to stderr, a block of Markdown for docs/measurements.md to stdout. The exit code
-is 1 if there is no GPU to check, and 2 if a value is not plausible.
+Progress goes to stderr, a block of Markdown for docs/measurements.md to stdout. The exit code is 1
+if there is no GPU to check, and 2 if a value is not plausible.
 
-With ``--loads cpu`` the loads run on the CPU instead, to try this out with any NVML: what is shown
-then is no measurement, and says so.
+With ``--loads cpu`` the loads run on the CPU instead, to try the check with any NVML: its output
+then says that it is not a measurement.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXIT_NO_GPU, EXIT_IMPLAUSIBLE = 1, 2
 
 @contextmanager
 def timed_nvml() -> Iterator[dict[str, list[float]]]:
-    """Take the time of every call of NVML, whoever makes it."""
+    """Time every call of NVML, whichever code makes it."""
     import pynvml
 
     times: dict[str, list[float]] = defaultdict(list)
@@ -71,9 +71,9 @@ def timed_nvml() -> Iterator[dict[str, list[float]]]:
 
 @contextmanager
 def load(what: str | None, where: str, uuid: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A load that works while the body runs: its process id, and afterwards what it did.
+    """Run a load while the body runs; yield its process id and a dictionary for its results.
 
-    It sees the GPU of this UUID only: CUDA may count GPUs in another order than NVML.
+    The load sees the GPU of this UUID only: CUDA may number GPUs in another order than NVML.
     """
     done: dict[str, Any] = {}
     if what is None:
@@ -127,14 +127,14 @@ def _keep(phase: Phase, reading: Reading) -> None:
 
 
 def as_nobody(index: int) -> str:
-    """What GPM says to a user without privileges; in words."""
+    """Return GPM's answer to an unprivileged user, in words."""
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--as-nobody", "--gpu", str(index)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or f"could not be tried: {done.stderr.strip()[-200:]}"
 
 
 def try_as_nobody(index: int) -> str:
-    """Become nobody, for good, and read GPM once."""
+    """Switch to the user nobody, for good, and read GPM once."""
     import pynvml  # noqa: F401 - nobody may not be able to read it
 
     if os.getuid() == 0:
@@ -177,7 +177,7 @@ def _about(options: argparse.Namespace, device: str) -> list[str]:
 
 
 def _absence(options: argparse.Namespace) -> str:
-    """Why nothing can be checked here; empty if it can."""
+    """Return why nothing can be checked here; empty if a check is possible."""
     answer = SmiListener.probe()
     if not answer.available:
         needs = "It needs an NVIDIA GPU with its driver, and PyTorch with CUDA"
@@ -227,7 +227,7 @@ def _check(options: argparse.Namespace) -> int:
         for listener in listeners:
             listener.interval_s = options.interval
             listener.open()
-        calls.clear()  # of opening; what is of interest is what every reading costs
+        calls.clear()  # drop the calls of opening: the cost of readings is measured
         for name, what in PHASES.items():
             print(f"gpu-check: {name}, {options.seconds:g} s", file=sys.stderr, flush=True)
             with load(what, options.loads, uuid) as (pid, done):

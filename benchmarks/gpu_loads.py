@@ -1,9 +1,9 @@
-"""Loads of known size for `benchmarks.gpu_check`, each in a process of its own.
+"""Loads of known size for `benchmarks.gpu_check`, each in its own process.
 
-``python -m benchmarks.gpu_loads copy|product gpu|cpu`` prints a line when it works at full speed,
-goes on until its input ends, and then prints what it has done as JSON. On the GPU, it takes the
-first one that CUDA shows. On the CPU it is numpy that works: for trying the check where there is no
-GPU, and no measurement of one.
+``python -m benchmarks.gpu_loads copy|product gpu|cpu`` prints a line once it runs at full speed,
+continues until its input ends, and then prints its results as JSON. On the GPU it uses the first
+one that CUDA shows. On the CPU it uses numpy, to try the check without a GPU; that is not a
+measurement of one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _BATCH = 20
 
 @dataclass(frozen=True)
 class Done:
-    """What a load did: work per second (bytes or FLOP), and what the device could do at most.
+    """Results of a load: work per second (bytes or FLOP), and the peak that the device can reach.
 
-    ``flop_per_clock`` is of the whole device; None where it is not known.
+    ``flop_per_clock`` is for the whole device; None if unknown.
     """
 
     per_s: float
@@ -78,7 +78,7 @@ def _on_cpu(what: str) -> tuple[Callable[[], Any], Callable[[], None], float, Do
 
 
 def main(what: str, where: str) -> None:
-    """Work until the input ends."""
+    """Run the load until the input ends."""
     step, finish, per_step, done = _on_cpu(what) if where == "cpu" else _on_gpu(what)
     for _ in range(_WARM_UP):
         step()

@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu_check` has read: whether it is plausible, and as Markdown."""
+"""Results of `benchmarks.gpu_check`: verdicts on their plausibility, and Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from radt.units import duration, significant, size
 
 LISTENERS: tuple[type[Listener], ...] = (SmiListener, GpmListener)
 PHASES = {"idle": None, "memory copy": "copy", "matrix product": "product"}
-#: How far a share may lie from what the load says of itself.
+#: How far a share may deviate from the load's own count.
 TOLERANCE = 0.15
 IDLE = 0.05
 _SHOWN = (
@@ -29,7 +29,7 @@ _SHOWN = (
 
 @dataclass
 class Phase:
-    """What was read beside one load. Times in seconds; missing values by their reason."""
+    """Readings during one load. Times in seconds; missing values by their reason."""
 
     name: str
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -39,7 +39,7 @@ class Phase:
     load: Mapping[str, Any] = field(default_factory=dict)
 
     def mean(self, metric: str, kind: SeriesKind = SeriesKind.GAUGE) -> float | None:
-        """The mean; of a counter, its rate."""
+        """Return the mean; of a counter, its rate."""
         values, times = self.values.get(metric, []), self.times.get(metric, [])
         if kind is SeriesKind.GAUGE:
             return statistics.fmean(values) if values else None
@@ -48,7 +48,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A value beside what it should be."""
+    """A value and its expected value."""
 
     phase: str
     what: str
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def peak_bytes_per_s(index: int) -> float | None:
-    """What the memory could do: two transfers a clock over the width of its bus."""
+    """Return the memory's peak bandwidth: two transfers per clock over the width of its bus."""
     import pynvml
 
     try:
@@ -71,7 +71,7 @@ def peak_bytes_per_s(index: int) -> float | None:
 
 
 def judge(phases: Mapping[str, Phase], index: int) -> Iterator[Verdict]:
-    """Compare what was read with what the loads did."""
+    """Compare the readings with the loads' own counts."""
     idle, copy, product = (phases[name] for name in PHASES)
     for metric in ("gpu.utilization", "gpu.sm.active", "gpu.dram.active", "gpu.tensor.active"):
         value = idle.mean(metric)
@@ -114,7 +114,7 @@ def markdown(
     calls: Mapping[str, Sequence[float]],
     about: Sequence[str],
 ) -> Iterator[str]:
-    """The block for docs/measurements.md."""
+    """Yield the block for docs/measurements.md."""
     yield "## GPU listeners beside loads of known size"
     yield ""
     yield from about

@@ -1,9 +1,9 @@
-"""What ``import radt`` adds to the start of a training script, beside its peers.
+"""Time that ``import radt`` adds to the start of a training script, compared with peers.
 
     python -m benchmarks.import_time [--rounds 15]
 
-Whole processes are timed (``python -c "import …"``) in turns, and bare Python among them; the
-table shows medians and what each adds to it. Peers that are not installed are left out.
+Whole processes are timed (``python -c "import …"``) in turns, including bare Python; the table
+shows medians and the difference from bare Python. Peers that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.peers import peer_python
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A program that is timed, and the interpreter that runs it."""
+    """A timed program, and the interpreter that runs it."""
 
     label: str
     program: str
@@ -28,13 +28,13 @@ class Import:
 
 
 def timed_s(one: Import) -> float:
-    """Wall time of one process.
+    """Return the wall time of one process.
 
     Raises:
-        subprocess.CalledProcessError: It cannot be imported.
+        subprocess.CalledProcessError: The import fails.
     """
     begun_s = time.perf_counter()
-    # Without -I: a training script is started like this, with the environment's .pth files.
+    # Without -I: training scripts start like this, with the environment's .pth files.
     subprocess.run([one.python, "-c", one.program], check=True, capture_output=True)
     return time.perf_counter() - begun_s
 
@@ -63,7 +63,7 @@ def main() -> None:
                 taken_s = timed_s(one)
             except subprocess.CalledProcessError:
                 continue
-            if number:  # the first one reads modules from the disk, and compiles them
+            if number:  # the first process reads modules from disk and compiles them
                 times.setdefault(one.label, []).append(taken_s)
     medians = {label: sorted(found)[len(found) // 2] for label, found in times.items()}
     bare = {here: medians["bare Python"], peers: medians["bare Python, peers'"]}

@@ -1,18 +1,19 @@
-"""What workloads of one-second scripts cost beyond the scripts, against PyPI radt 0.2.30.
+"""Overhead of workloads of one-second scripts, compared with PyPI radt 0.2.30.
 
 Two workloads of N rows run one after the other. The script is either *plain* or *tracked*: it opens
-the original's ``RADTBenchmark`` block, which both have, and logs five values in it. Compared are
+the original's ``RADTBenchmark`` block, which both versions have, and logs five values in it. The
+compared values are
 
-- *whole*: wall time of the command beyond the two seconds of the scripts, databases made before.
-- *between*: from the end of the first workload's scripts to the first line of the second's: what
-  each further workload costs once the runner is up. For tracked scripts the end is that of the
-  block's body.
+- *whole*: wall time of the command beyond the scripts' two seconds; databases exist already.
+- *between*: from the end of the first workload's scripts to the first line of the second's: the
+  overhead of each further workload once the runner is up. For tracked scripts the end is that of
+  the block's body.
 - *start skew*: between the first and the last row of a workload, at their first line.
 - *block skew*: the same inside the block.
-- *CPU*: of all processes below the command until the last has ended, collectors included, without
-  what the bare script takes by itself.
+- *CPU*: of all processes below the command until the last has ended, including collectors, minus
+  the CPU time of the bare script.
 
-Each number is the median of the launches, with the lowest and highest behind it. The peer has its
+Each number is the median of the launches, followed by the minimum and maximum. The peer has its
 own environment (it needs pandas below 3). Both use SQLite for MLflow and the listener ``top``.
 """
 
@@ -36,7 +37,7 @@ from benchmarks.peers import peer_python
 PEER = ("radt==0.2.30", "pandas<3")
 BODY_S = 1.0
 WORKLOADS = 2
-#: How long processes that outlive the command are waited for.
+#: Timeout for processes that outlive the command.
 LINGER_S = 120.0
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -76,7 +77,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A radt to launch, and its device cell for the CPU."""
+    """A radt to launch, with its value of the device column for the CPU."""
 
     name: str
     command: Path
@@ -84,7 +85,7 @@ class Contender:
 
 
 def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch:
-    """Run two workloads of that many rows, in a folder where the databases are."""
+    """Run two workloads of ``rows`` rows, in a folder that has the databases."""
     stamps = folder / f"stamps-{time.monotonic_ns()}"
     stamps.mkdir(parents=True)
     (folder / "row.py").write_text(SCRIPTS[script], encoding="utf-8")
@@ -100,7 +101,7 @@ def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch
     env = dict(os.environ, STAMPS=str(stamps), RADT_HOME=str(folder / "radt-data"))
     env["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
     env["PATH"] = f"{contender.command.parent}:{env['PATH']}"
-    env["RADT_COLLECTOR_IDLE_S"] = "1"  # so that its end can be waited for
+    env["RADT_COLLECTOR_IDLE_S"] = "1"  # so that the collector ends and can be awaited
     before_s = _children_cpu_s()
     started_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="radt-") as runtime:
@@ -130,7 +131,7 @@ def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch
 
 
 def bare_cpu_s(folder: Path) -> float:
-    """CPU time of the plain script without any radt."""
+    """Return the CPU time of the plain script without any radt."""
     folder.mkdir()
     (folder / "row.py").write_text(SCRIPTS["plain"], encoding="utf-8")
     before_s = _children_cpu_s()
@@ -142,7 +143,7 @@ def bare_cpu_s(folder: Path) -> float:
 
 
 def _stamps(folder: Path, what: str) -> dict[int, list[float]]:
-    """Seconds of each row of each workload."""
+    """Return the times in seconds of each workload's rows."""
     return {
         workload: [
             int(path.read_text(encoding="ascii")) / 1e9
@@ -162,7 +163,7 @@ def _children_cpu_s() -> float:
 
 
 def _wait_for_the_rest() -> None:
-    """Reap what outlived the command: as its subreaper this process inherits it."""
+    """Reap processes that outlived the command; as subreaper this process inherits them."""
     deadline = time.monotonic() + LINGER_S
     while time.monotonic() < deadline:
         try:
@@ -176,7 +177,7 @@ def _wait_for_the_rest() -> None:
 def measure(
     contender: Contender, folder: Path, script: str, rows: int, count: int, bare_s: float
 ) -> list[Launch]:
-    """Several launches, their CPU time without that of the bare scripts."""
+    """Return several launches, with their CPU time minus that of the bare scripts."""
     found = [launch(contender, folder, script, rows) for _ in range(count)]
     own_s = WORKLOADS * rows * bare_s
     return [
@@ -223,7 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         bare_s = bare_cpu_s(Path(scratch, "bare"))
         folders = {one.name: Path(scratch, one.name) for one in contenders}
-        for one in contenders:  # makes the databases, loads the modules from disk
+        for one in contenders:  # creates the databases and loads the modules from disk
             launch(one, folders[one.name], "tracked", 1)
         for script in args.scripts:
             for rows in args.rows:

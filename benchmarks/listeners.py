@@ -1,21 +1,21 @@
-"""What observing costs, side by side, and how much it slows a script down.
+"""Cost of observing: CPU time and memory of observers, and the slowdown of a script.
 
     python -m benchmarks.listeners [--runs 8] [--seconds 30] [--pairs 7] [--fake-gpus] [--only NAME]
 
 *Cost*: runs of four sleeping processes each, observed by this radt's collector (all default
 listeners), by MLflow's system metrics and by PyPI radt 0.2.30. CPU time is that of the observers,
 as a share of one core and per run and reading. The bars for radt: 2 % of one core and 150 MB at
-1 Hz, 10 % at 10 Hz. Peers write to MLflow (SQLite); radt's collector writes its store, and hands
-the values on to MLflow in the line that says so. Memory of peers is without what processes share;
-MLflow's is that of the whole run's process, most of which is MLflow itself.
+1 Hz, 10 % at 10 Hz. Peers write to MLflow (SQLite); radt's collector writes its store, and in the
+line whose name says so also uploads the values to MLflow. Memory of peers excludes pages shared by
+processes; MLflow's is that of the whole run's process, most of which is MLflow itself.
 
 *Slowdown*: a script that computes and one that writes to the disk, as many at once as there are
-cores, with and without the observer in pairs one after the other, the order changing from pair to
-pair. A ratio is that of a pair's times; shown are the median and the middle half. *Noise* is the
-same with no observer in either of a pair: what is within it is no slowdown that can be measured.
+cores, with and without the observer, in pairs that alternate the order. A ratio compares the times
+of a pair; the table shows the median and the middle half. *Noise* is the same with no observer in
+either half of a pair: a slowdown within it cannot be measured.
 
-``--fake-gpus`` reads two GPUs of the tests' stand-in for NVML: the cost of radt's code (and of the
-stand-in), not of a driver.
+``--fake-gpus`` reads two GPUs of the tests' fake NVML: this measures the cost of radt's code (and
+of the fake), not of a driver.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from benchmarks.observers import (
 from radt.listeners.registry import load
 from radt.model import ListenerChoice
 
-#: What starting costs is not what observing costs.
+#: Excludes the cost of starting from the cost of observing.
 SETTLE_S = 5.0
-#: Who reads less than asked for costs less.
+#: The limit on missed readings: an observer that reads less often also costs less.
 _MAX_MISSED = 0.1
-#: It costs more, at whatever time; the pairs are about reading.
+#: Left out of the pairs, which measure reading: uploading costs more, at any time.
 _DELIVERING = "radt 1 Hz, to MLflow"
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An observer, and how often it reads; the bar is a share of one core."""
+    """An observer, and its rate of readings; the bar is a share of one core."""
 
     name: str
     make: Callable[[Path], Observed]
@@ -61,7 +61,7 @@ class Contender:
 
 
 def contenders(devices: tuple[str, ...]) -> list[Contender]:
-    """All that are compared."""
+    """Return all compared observers."""
     names = [choice.name for choice in load().defaults]
 
     def radt(interval_s: float, *, delivers: bool = False) -> Callable[[Path], Observed]:
@@ -82,7 +82,7 @@ def contenders(devices: tuple[str, ...]) -> list[Contender]:
 
 
 def cost(contender: Contender, runs: int, seconds: float) -> str:
-    """A line of the table of costs."""
+    """Return a line of the table of costs."""
     with private_folders() as folder:
         observed = contender.make(folder)
         observed.start("idle", runs)
@@ -109,7 +109,7 @@ def cost(contender: Contender, runs: int, seconds: float) -> str:
 
 
 def slowdown(contender: Contender | None, kind: str, pairs: int) -> str:
-    """A cell of the table of slowdowns: the ratio with and without the observer."""
+    """Return a cell of the table of slowdowns: the ratio with and without the observer."""
     ratios = []
     for number in range(pairs):
         order = (False, True) if number % 2 else (True, False)
@@ -121,7 +121,7 @@ def slowdown(contender: Contender | None, kind: str, pairs: int) -> str:
 
 
 def _work_s(contender: Contender | None, like: Contender | None, kind: str) -> float:
-    """Mean time of the scripts, in the same Python whether or not somebody observes."""
+    """Return the scripts' mean time, in the same Python with and without an observer."""
     with private_folders() as folder:
         if contender is not None:
             observed = contender.make(folder)
@@ -177,7 +177,7 @@ def _print_slowdowns(contender: Contender | None, pairs: int) -> None:
 
 
 def _again_with_fake_gpus() -> int:
-    """The same in a process whose loader finds the stand-in."""
+    """Run this again in a process whose loader finds the fake NVML; return its exit code."""
     from tests.support.nvml import TWO_GPUS, FakeNvml, build_library
 
     with tempfile.TemporaryDirectory() as name:

@@ -1,13 +1,13 @@
-"""What logging one scalar costs the training process: radt against MLflow, W&B and TensorBoard.
+"""Cost of logging one scalar in the training process: radt, MLflow, W&B and TensorBoard.
 
     python -m benchmarks.log_metric [--rounds 3] [--worst 5000000]
 
-Each tracker runs in a process of its own, as users have it (MLflow with SQLite, W&B offline,
-TensorBoard through torch's SummaryWriter), in turns, so that other load on the machine meets all
-of them. Times are of single calls, less what reading the clock costs; "total" is the loop's time
-divided by the calls, with the work that a call leaves for later. ``--worst`` then logs that many
-values with radt alone, collector and all, and shows the longest calls beside those of a loop that
-logs nothing: what remains is the machine's own.
+Each tracker runs in its own process, configured as users do (MLflow with SQLite, W&B offline,
+TensorBoard through torch's SummaryWriter), in turns, so that other load on the machine affects all
+of them. Times are of single calls, minus the time to read the clock; "total" is the loop's time
+divided by the calls, including work that a call defers. ``--worst`` then logs that many values with
+radt alone, collector included, and shows the longest calls beside those of a loop that logs
+nothing, which shows the machine's own delays.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Log = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Times of calls, in nanoseconds, less what reading the clock costs.
+    """Times of calls, in nanoseconds, minus the time to read the clock.
 
-    ``total_ns`` is the loop's time by the number of calls, with what a call leaves for later;
+    ``total_ns`` is the loop's time by the number of calls, including work that a call defers;
     ``over_1ms`` counts calls that took longer than a millisecond.
     """
 
@@ -50,7 +50,7 @@ class Measured:
 
 
 def measure(log: Log, calls: int) -> Measured:
-    """Time that many calls, one by one."""
+    """Time ``calls`` calls, one by one."""
     clock = time.perf_counter_ns
     for step in range(WARM_UP_CALLS):
         log(step)
@@ -78,12 +78,12 @@ def measure(log: Log, calls: int) -> Measured:
 
 
 def nothing(calls: int, _folder: Path) -> Measured:
-    """A call of a Python function that does nothing."""
+    """Measure calls of a Python function that does nothing."""
     return measure(lambda _: None, calls)
 
 
 def radt_log(calls: int, folder: Path) -> Measured:
-    """A run of its own, with its collector."""
+    """Measure radt, in a run of its own with its own collector."""
     os.environ["RADT_HOME"] = str(folder / "radt-data")
     os.environ["RADT_RUNTIME_DIR"] = str(folder)
     os.environ["RADT_COLLECTOR_IDLE_S"] = "0"
@@ -94,7 +94,7 @@ def radt_log(calls: int, folder: Path) -> Measured:
 
 
 def mlflow_log(calls: int, folder: Path) -> Measured:
-    """The fluent API with SQLite."""
+    """Measure MLflow's fluent API with SQLite."""
     import mlflow
 
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
@@ -103,7 +103,7 @@ def mlflow_log(calls: int, folder: Path) -> Measured:
 
 
 def wandb_log(calls: int, folder: Path) -> Measured:
-    """Offline, without the samples of its own system monitor."""
+    """Measure W&B offline, without its own system monitor."""
     import wandb
 
     os.environ["WANDB_SILENT"] = "true"
@@ -113,7 +113,7 @@ def wandb_log(calls: int, folder: Path) -> Measured:
 
 
 def tensorboard_log(calls: int, folder: Path) -> Measured:
-    """torch's SummaryWriter; tensorboard itself comes from the peers' environment."""
+    """Measure torch's SummaryWriter; tensorboard itself comes from the peers' environment."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:
@@ -122,7 +122,7 @@ def tensorboard_log(calls: int, folder: Path) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """One line of the table; ``calls`` keeps a round within seconds."""
+    """One line of the table; ``calls`` is chosen so that a round takes seconds."""
 
     label: str
     log: Callable[[int, Path], Measured]
@@ -140,7 +140,7 @@ TRACKERS = {
 
 
 def in_a_process(name: str, calls: int, peers: Path) -> Measured | str:
-    """Measure in a fresh process; a sentence why that did not work."""
+    """Measure in a fresh process; return a sentence with the reason if that failed."""
     python = str(peers) if TRACKERS[name].own_environment else sys.executable
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         done = subprocess.run(
@@ -158,7 +158,7 @@ def in_a_process(name: str, calls: int, peers: Path) -> Measured | str:
 
 
 def row(label: str, rounds: list[Measured], reference_ns: float | None) -> str:
-    """The table's line: the median of the rounds, but the worst of their worst."""
+    """Return the table's line: the median of the rounds, and the maximum of their worst calls."""
 
     def middle(values: list[float]) -> float:
         return sorted(values)[len(values) // 2]
@@ -186,7 +186,7 @@ def main() -> None:
             for path in (
                 Path(os.environ["BENCH_PEERS"]).parents[1].glob("lib/python*/site-packages")
             ):
-                site.addsitedir(str(path))  # behind our own, which go first
+                site.addsitedir(str(path))  # this environment's packages come first
         measured = TRACKERS[name].log(int(calls), Path(folder))
         print(json.dumps({name: getattr(measured, name) for name in Measured.__slots__}))
         return
@@ -219,7 +219,7 @@ def main() -> None:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the text's lines."""
+    """Keeps the line breaks of the text."""
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What is observed, in any Python: ``observed_script.py OBSERVER KIND FOLDER``. No radt needed.
+"""The observed script, for any Python: ``observed_script.py OBSERVER KIND FOLDER``. No radt needed.
 
-OBSERVER is ``none`` (if anybody observes, it is from outside), ``mlflow`` or ``original``: these
-two observe from inside the process. KIND is ``idle`` (with three children, until its input ends),
-``cpu`` or ``disk``: it prints how many seconds a fixed piece of work took.
+OBSERVER is ``none`` (unobserved, or observed from outside), ``mlflow`` or ``original``: these two
+observe from inside the process. KIND is ``idle`` (with three children, until its input ends),
+``cpu`` or ``disk``: these print the duration of a fixed piece of work in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLEEP = "import time; time.sleep(3600)"
 
 @contextmanager
 def observed(observer: str) -> Iterator[None]:
-    """The block of whoever observes from inside."""
+    """Run the body under an observer that works inside the process."""
     if observer == "none":
         yield
     elif observer == "mlflow":
@@ -38,7 +38,7 @@ def observed(observer: str) -> Iterator[None]:
 
 
 def idle() -> None:
-    """Four processes that do nothing until the input ends."""
+    """Keep four processes idle until the input ends."""
     children = [subprocess.Popen([sys.executable, "-S", "-c", _SLEEP]) for _ in range(CHILDREN)]
     print("up", flush=True)
     sys.stdin.read()
@@ -48,14 +48,14 @@ def idle() -> None:
 
 
 def burn() -> None:
-    """One core, nothing else."""
+    """Use one core and nothing else."""
     value = 1
     for _ in range(CPU_ROUNDS):
         value = value * 1103515245 + 12345 & 0x7FFFFFFF
 
 
 def write(folder: str) -> None:
-    """A file, a mebibyte at a time, brought to the disk every 16."""
+    """Write a file, one mebibyte at a time, and sync it to disk every 16."""
     block = os.urandom(1 << 20)
     path = os.path.join(folder, f"written-{os.getpid()}")  # noqa: PTH118
     try:

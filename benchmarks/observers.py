@@ -1,8 +1,8 @@
-"""Who observes in `benchmarks.listeners`, and what that takes of CPU time and memory.
+"""Observers for `benchmarks.listeners`, and their CPU time and memory.
 
-An observer is a context in which `Observed.start` starts scripts. What radt and its original use is
-what their processes use; MLflow's monitor is a thread of the run's own process, so all of an idle
-run's process is taken for it.
+An observer is a context in which `Observed.start` starts scripts. The use of radt and its original
+is that of their processes; MLflow's monitor is a thread of the run's own process, so the whole
+process of an idle run counts as its use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UP_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """CPU time so far, memory now, and values recorded so far."""
+    """CPU time so far, current memory, and number of values recorded so far."""
 
     cpu_s: float
     memory_bytes: int
@@ -58,7 +58,7 @@ class Observed:
     scripts: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, kind: str, count: int) -> None:
-        """Start scripts of that kind, all at once, and wait until they are up."""
+        """Start ``count`` scripts of a kind at once, and wait until they are running."""
         environments = [os.environ | self.env | self._of_run(n) for n in range(count)]
         self.scripts = [
             subprocess.Popen(
@@ -73,33 +73,35 @@ class Observed:
             for env in environments
         ]
         for number, script in enumerate(self.scripts):
-            while (line := _output(script).readline()) != "up\n":  # the original prints as well
+            while (line := _output(script).readline()) != "up\n":  # the original prints too
                 if not line:
                     raise SystemExit(f"a script under {type(self).__name__} did not start")
             self._started(number, script.pid)
 
     def work(self) -> list[float]:
-        """Let all scripts do their work; the seconds that each took."""
+        """Let all scripts do their work; return the seconds that each took."""
         for script in self.scripts:
             _input(script).write("\n")
             _input(script).flush()
         return [float(_output(script).readline()) for script in self.scripts]
 
     def stop(self) -> None:
-        """Wait for the scripts' end."""
+        """Wait for the scripts to end."""
         for script in self.scripts:
             script.communicate()
         self.scripts.clear()
 
     def use(self) -> Use:
-        """What observing took so far: all that is below the scripts but their own children."""
+        """Return the observer's use so far: all processes below the scripts except their own
+        children.
+        """
         return Use(*_tree_use(script.pid for script in self.scripts), self._values())
 
     def _of_run(self, number: int) -> Mapping[str, str]:  # noqa: ARG002
         return {}
 
     def _started(self, number: int, pid: int) -> None:
-        """A script is up."""
+        """Handle the start of a script."""
 
     def _values(self) -> int:
         return 0
@@ -107,7 +109,7 @@ class Observed:
 
 @dataclass
 class Radt(Observed):
-    """This radt: the collector and its guardian, and the deliverer if MLflow shall have it all."""
+    """This radt: the collector, its guardian, and the uploader if MLflow gets all values."""
 
     listeners: tuple[ListenerChoice, ...] = ()
     devices: tuple[str, ...] = ()
@@ -160,7 +162,7 @@ class Radt(Observed):
             return sum(one.count for one in reader.summary(self._registered))
 
     def missed(self) -> tuple[int, int]:
-        """Readings that were missed, of how many expected."""
+        """Return the number of missed and of expected readings."""
         with StoreReader(Home(self.folder).store_path) as reader:
             rows = reader.ledger(self._registered)
         return sum(row.missed for row in rows), sum(row.expected for row in rows)
@@ -168,7 +170,7 @@ class Radt(Observed):
 
 @dataclass
 class Mlflow(Observed):
-    """MLflow's system metrics, in the process of each run, each second rather than each ten."""
+    """MLflow's system metrics, in the process of each run, every second instead of every ten."""
 
     def __post_init__(self) -> None:
         self.observer = "mlflow"
@@ -201,13 +203,13 @@ class Original(Observed):
 
 
 def original_listeners() -> Sequence[str]:
-    """Listeners of the original that read each second and whose programs are installed."""
+    """Return the original's listeners that read every second and whose programs are installed."""
     return [name for name in ("top", "free", "iostat") if shutil.which(name)]
 
 
 @contextmanager
 def private_folders() -> Iterator[Path]:
-    """A data folder that is gone afterwards, and a collector of its own that leaves soon."""
+    """Provide a temporary data folder, and a collector of its own that ends soon after use."""
     with TemporaryDirectory(prefix="radt-bench-") as folder, TemporaryDirectory() as runtime:
         before = dict(os.environ)
         os.environ |= {RUNTIME_VARIABLE: runtime, "RADT_COLLECTOR_IDLE_S": "1"}
@@ -220,7 +222,7 @@ def private_folders() -> Iterator[Path]:
 
 
 def _wait_for_collector(runtime: str) -> None:
-    """The folders may go when nobody uses them any longer."""
+    """Wait until no process uses the folders, so that they can be deleted."""
     deadline = time.monotonic() + _UP_S
     while time.monotonic() < deadline:
         if not any(
@@ -239,7 +241,7 @@ def _environments() -> Iterator[Mapping[str, str]]:
 
 
 def _tree_use(roots: Iterable[int]) -> tuple[float, int]:
-    """CPU time of processes with all below them, ended ones included; memory of those alive."""
+    """Return CPU time of processes and descendants, ended ones too, and memory of live ones."""
     cpu_s, memory = 0.0, 0
     for root in roots:
         process = psutil.Process(root)
@@ -254,7 +256,7 @@ def _tree_use(roots: Iterable[int]) -> tuple[float, int]:
 
 
 def _make_database(python: Path, env: Mapping[str, str], folder: Path) -> None:
-    """MLflow makes its tables, which takes seconds and happens once."""
+    """Create MLflow's tables, which takes seconds and happens once."""
     program = "import mlflow; mlflow.search_experiments()"
     subprocess.run(
         [python, "-c", program],

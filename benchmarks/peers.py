@@ -1,4 +1,4 @@
-"""Virtual environments of the peers, made once under ``.venv-bench`` and used again."""
+"""Virtual environments of the peers, created once under ``.venv-bench`` and reused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FOLDER = Path(__file__).parents[1] / ".venv-bench"
 
 
 def peer_python(name: str, requirements: Sequence[str]) -> Path:
-    """The interpreter of a peer's own environment, installed on the first call.
+    """Return the interpreter of a peer's own environment, installed on the first call.
 
     Raises:
-        subprocess.CalledProcessError: pip could not install it; its output says why.
+        subprocess.CalledProcessError: The installation failed; pip's output says why.
     """
     folder = FOLDER / name
     python = folder / "bin" / "python"

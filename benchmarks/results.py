@@ -11,7 +11,7 @@ _GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of texts; the first column names what was measured, the others are numbers."""
+    """Rows of texts; the first column names the measured thing, the others are numbers."""
 
     title: str
     columns: tuple[str, ...]
@@ -19,7 +19,7 @@ class Table:
     note: str = ""
 
     def plain(self) -> str:
-        """Aligned with spaces."""
+        """Return the table aligned with spaces."""
         widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
         first = _WIDTH - sum(widths[1:]) - _GAP * len(widths[1:])
         widths[0] = min(widths[0], first)
@@ -27,7 +27,7 @@ class Table:
         return "\n".join([self.title, *lines, *([self.note] if self.note else [])])
 
     def markdown(self) -> str:
-        """For the documentation."""
+        """Return the table as Markdown, for the documentation."""
         lines = [
             f"**{self.title}**",
             "",
@@ -41,32 +41,32 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What was promised, what was measured, and whether that is enough."""
+    """A promise, the measured value, and whether the value meets the promise."""
 
     promise: str
     measured: str
     held: bool
 
     def row(self) -> tuple[str, str, str]:
-        """Of a table."""
+        """Return a row of a table."""
         return self.promise, self.measured, "held" if self.held else "MISSED"
 
 
 @dataclass(slots=True)
 class Findings:
-    """All that one part of the benchmark found."""
+    """All results of one part of the benchmark."""
 
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
 
 
 def bar_table(bars: Sequence[Bar]) -> Table:
-    """The promises in one table."""
+    """Return the promises in one table."""
     return Table("Bars", ("promise", "measured", ""), [bar.row() for bar in bars])
 
 
 def ratio(more: float, less: float) -> str:
-    """``12×``; one decimal below ten."""
+    """Return a factor such as ``12×``, with one decimal below ten."""
     value = more / less
     return f"{value:.1f}×" if value < 10 else f"{value:,.0f}×"
 

@@ -1,4 +1,4 @@
-"""How long something takes, and how busy the machine was meanwhile."""
+"""Timing of actions, and the machine's load meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def median_s(action: Callable[[], object], repeat: int = 9) -> float:
-    """Median time of an action in seconds, after one to warm up."""
+    """Return the median time of an action in seconds, after one warm-up."""
     action()
     durations = []
     for _ in range(repeat):
@@ -21,9 +21,9 @@ def median_s(action: Callable[[], object], repeat: int = 9) -> float:
 
 
 class Load:
-    """How busy the machine was: its load average, and how long this process waited for a core.
+    """The machine's load average, and the share of time that this process waited for a core.
 
-    Where it waited, times are upper bounds and rates lower ones.
+    If it waited, times are upper bounds and rates lower ones.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Load:
         self._began = time.perf_counter()
 
     def look(self) -> None:
-        """Note the load now; called between measures."""
+        """Record the current load; called between measurements."""
         self._averages.append(os.getloadavg()[0])
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Load:
 
 
 def _waited() -> float:
-    """Share of its time that this process was ready to run and did not.
+    """Return the share of its time that this process was ready to run but did not run.
 
     https://docs.kernel.org/scheduler/sched-stats.html, "/proc/<pid>/schedstat".
     """

@@ -1,9 +1,9 @@
-"""The application: its frame, its pages, and the pulse that keeps them up to date.
+"""The application: its frame, its pages, and the polling that keeps them up to date.
 
-A page is a module in ``pages`` with a `Page`; add it to `PAGES`. What the user chose is one
-`radt.frontend.view.View`, in the browser's store ``view``: controls change it, what is shown
-follows it, and the address says the same. Nothing of it is on the server, so that any number of
-browsers may look.
+A page is a module in ``pages`` with a `Page`; add it to `PAGES`. The user's choices are one
+`radt.frontend.view.View`, kept in the browser's store ``view``: controls change it, charts and
+tables follow it, and the address carries the same view. The server keeps no state of a visitor, so
+the number of browsers is not limited.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from radt.units import plural
 
 PAGES: tuple[Page, ...] = (select.PAGE, compare.PAGE, workload.PAGE, report.PAGE, system.PAGE)
 
-#: How often a page asks whether there is news, while runs run and while none does.
+#: How often a page polls for changes, while runs are running and while none is.
 LIVE_INTERVAL_MS = 1000
 IDLE_INTERVAL_MS = 3000
 
 
-#: Dash's own, and the language, which screen readers ask for.
+#: Dash's own template plus the language, which screen readers need.
 _INDEX = """<!DOCTYPE html>
 <html lang="en">
     <head>
@@ -57,7 +57,7 @@ _INDEX = """<!DOCTYPE html>
 
 
 def create_app(source: Source, access: Access) -> Dash:
-    """The dashboard over one store, as a Dash application (``.server`` is its WSGI application)."""
+    """Return the dashboard over one store (``.server`` is its WSGI application)."""
     app = Dash(
         "radt",
         include_assets_files=False,
@@ -75,7 +75,7 @@ def create_app(source: Source, access: Access) -> Dash:
     Compressed().install(app)
     for bundle in (SCRIPTS, STYLES):
         bundle.serve(app.server)
-    # Made for each visit: a store may have appeared since.
+    # Built on each visit: a store may have appeared since.
     app.layout = lambda: _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
@@ -135,7 +135,7 @@ def _frame(source: Source) -> Component:
 
 
 def _where(source: Source) -> Component:
-    """The header's name of the store: ``radt-data/radt.db``; its tooltip has the full address."""
+    """Return the store's name for the header, ``radt-data/radt.db``; the tooltip is its address."""
     stores, titles = [_short(str(source.address))], [str(source.address)]
     if source.imports is not None:
         stores.append(_short(source.imports.where))
@@ -176,7 +176,7 @@ def _register_pulse(app: Dash, source: Source) -> None:
             raise PreventUpdate
         try:
             running = source.remember("running", _count_running)
-        except RadtError:  # the router says what is wrong
+        except RadtError:  # the router shows the error
             running = 0
         wanted_ms = LIVE_INTERVAL_MS if running else IDLE_INTERVAL_MS
         text, is_live = plural(running, "run") + " live" if running else "idle", bool(running)
@@ -221,7 +221,7 @@ def _register_router(app: Dash, source: Source) -> None:
     ) -> tuple[Any, ...]:
         page = next((page for page in PAGES if page.path == pathname), PAGES[0])
         again = triggers() == {"attempt.data"} and known is not None
-        # The component ``url`` knows no changes of the page's own making.
+        # The component ``url`` does not notice changes that the page itself makes.
         view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
         try:

@@ -1,7 +1,7 @@
-"""Who may see the dashboard: the decision, checked when it is made, and the authenticator it means.
+"""Access to the dashboard: who may see it, and the authenticator that enforces it.
 
-By default the dashboard serves this machine only. For other machines there are two ways: a token
-that comes once in the address and then stays in a cookie, or a reverse proxy that names its users.
+By default the dashboard serves this machine only. For other machines there are two ways: a token,
+which comes once in the address and then stays in a cookie, or a reverse proxy that names its users.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ TOKEN_VARIABLE = "RADT_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
 MIN_TOKEN_LENGTH = 16
 LOGIN_PATH = "/_login"
 LOGOUT_PATH = "/_logout"
-#: A browser has to show the token again after this long.
+#: A browser has to present the token again after this time.
 SESSION_S = 7 * 24 * 3600
-#: The largest request: a view with hundreds of charts is a hundredth of it.
+#: The limit on a request's size, 100 times a view with hundreds of charts.
 MAX_BODY_BYTES = 4 * 2**20
 _MAX_ENDED = 4096
 _PARAMETER = "token"
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
-#: Where an application finds its guard.
+#: The key of the guard in the application's configuration.
 _KEY = "guard"
 
 
 class Auth(StrEnum):
-    """What visitors are asked for."""
+    """Authentication that visitors need."""
 
     NONE = "none"
     TOKEN = "token"  # noqa: S105 - a word
@@ -67,7 +67,7 @@ class Auth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the dashboard listens and what it asks of visitors.
+    """Address that the dashboard listens on, and the authentication that visitors need.
 
     Args:
         host: The address to listen on.
@@ -108,7 +108,7 @@ class Access:
 
     @property
     def mode(self) -> Auth:
-        """What visitors are asked for."""
+        """Authentication that visitors need."""
         if self.user_header:
             return Auth.PROXY_HEADER
         return Auth.NONE if self.token is None else Auth.TOKEN
@@ -120,28 +120,28 @@ class Access:
 
 
 class Authenticator(ABC):
-    """Lets visitors in, or says why not."""
+    """Admits visitors, or answers why not."""
 
     can_log_out = False
 
     @abstractmethod
     def admit(self) -> Response | None:
-        """Return None to let the request in, else the answer to it."""
+        """Return None to admit the request, else the response to it."""
 
     def visitor(self) -> str:
-        """Return the name of who makes the request; empty if it is not known."""
+        """Return the visitor's name; empty if unknown."""
         return ""
 
     @staticmethod
     def of(access: Access) -> Authenticator:
-        """Return the authenticator for what was chosen."""
+        """Return the authenticator for an access."""
         if access.mode is Auth.PROXY_HEADER:
             return _ProxyHeader(access.user_header)
         return _Open() if access.token is None else _Token(access.token)
 
 
 class _Open(Authenticator):
-    """Lets everybody on this machine in."""
+    """Admits everybody on this machine."""
 
     def admit(self) -> Response | None:
         return None
@@ -150,8 +150,8 @@ class _Open(Authenticator):
 class _Token(Authenticator):
     """Asks for a token once, then for a signed cookie.
 
-    Nothing is kept of a cookie's proof, so a dashboard that is started again with the same token
-    knows its visitors. Proofs that were ended by logging out are remembered until then.
+    The proof in a cookie is not stored, so a dashboard that is restarted with the same token still
+    accepts it. Proofs that a logout ended are remembered until the restart.
     """
 
     can_log_out = True
@@ -171,7 +171,7 @@ class _Token(Authenticator):
             given = request.form.get(_PARAMETER, "").strip()
         if given is None:
             return None if self._holds(request.cookies.get(_cookie(), "")) else _ask_for_token()
-        # In a time that does not depend on how much of it is right.
+        # In constant time, whatever part of it is right.
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return _ask_for_token(wrong=True)
         return self._let_in()
@@ -187,7 +187,7 @@ class _Token(Authenticator):
     def _let_in(self) -> Response:
         """Put a proof into a cookie, and take the token out of the address bar and history."""
         rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
-        # Only the path of this very request: nothing in it can lead elsewhere.
+        # Only the path of this request: it cannot lead to another site.
         path = "/" if request.path == LOGIN_PATH else "/" + request.path.lstrip("/\\")
         response = redirect(f"{path}?{urlencode(rest)}" if rest else path, 303)
         # Lax: a link in a message leads to what it shows. Other sites' requests that would do harm
@@ -261,7 +261,7 @@ class Guard:
         server.before_request(self.check)
         server.after_request(after)
         server.register_error_handler(RequestEntityTooLarge, _too_large)
-        # Before the page, which takes all other paths.
+        # Before the page, which answers all other paths.
         for path in (LOGIN_PATH, LOGOUT_PATH):
             server.add_url_rule(path, path, _nothing_here, methods=["POST"])
         server.wsgi_app = TrustedProxies(server.wsgi_app, networks(self.access.proxies))

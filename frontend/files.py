@@ -1,8 +1,8 @@
 """Routes of a run's files: its log, its artifacts, its trace.
 
-They pass the same checks as every page (`radt.frontend.auth`), come as attachments that no
-browser shows or runs, and are sent by the server's own thread from the open file, so that a slow
-reader of gigabytes holds up nobody. Other sites' pages cannot even start a download.
+They pass the same checks as every page (`radt.frontend.auth`), are attachments that browsers
+neither show nor run, and are sent by the server's own thread from the open file, so that a slow
+download of gigabytes does not delay other visitors. Other sites' pages cannot start a download.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _OUTPUT_LOG = RunDir(Path()).output_log.name
 _HTTP_REFUSED, _HTTP_MISSING, _HTTP_FAILED, _HTTP_BUSY = 403, 404, 500, 503
 _TEXT = "text/plain; charset=utf-8"
 _BINARY = "application/octet-stream"
-# A trace of a long run takes seconds of one core, and room for its file.
+# Creating a trace of a long run takes seconds of a core, and disk space for its file.
 _tracing = threading.Lock()
 
 
 def log_address(run_id: str) -> str:
-    """The address of a run's whole log."""
+    """Return the address of a run's whole log."""
     return f"/files/{quote(run_id, safe='')}/log"
 
 
 def artifact_address(run_id: str, path: str) -> str:
-    """The address of an artifact."""
+    """Return the address of an artifact."""
     return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
 
 
 def trace_address(run_id: str) -> str:
-    """The address of a run's trace for ui.perfetto.dev."""
+    """Return the address of a run's trace for ui.perfetto.dev."""
     return f"/files/{quote(run_id, safe='')}/trace"
 
 
@@ -71,7 +71,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def _path() -> str:
-    """The path as the file system has it; names may hold bytes that are not UTF-8."""
+    """Return the path as the file system stores it; names may hold bytes that are not UTF-8."""
     query = request.query_string.decode("ascii", "replace")
     query_fields = parse_qs(
         query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8
@@ -80,7 +80,7 @@ def _path() -> str:
 
 
 def _refused() -> Response | None:
-    """Refuse requests that other sites cause: links and images get nothing."""
+    """Refuse requests caused by other sites, such as links and images."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
     return _text("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
@@ -106,7 +106,7 @@ def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
     """Open a run's log in its spool, or in MLflow's artifacts if they are here.
 
     Raises:
-        RunNotFoundError: It is not on this machine.
+        RunNotFoundError: The log is not on this machine.
     """
     spool = spool_of(record, store)
     folders = [] if spool is None else [spool.path]
@@ -158,20 +158,20 @@ def _trace(source: Source, run_id: str) -> Response:
                 max_points=MAX_POINTS,
                 folder_of=lambda run: _folder(run, source.address),
             )
-            file = path.open("rb")  # it lives on without a name until it is sent
+            file = path.open("rb")  # stays readable without a name until it is sent
     finally:
         _tracing.release()
     return _sent(file, f"{_stem(record)}.trace.json.gz", "application/gzip")
 
 
 def _folder(run: RunRecord, store: StoreAddress) -> Path | None:
-    """The folder of a run in a trace; never a path that only the store names."""
+    """Return the folder of a run for its trace; never a path that only the store names."""
     spool = spool_of(run, store)
     return None if spool is None else spool.path
 
 
 def _stem(record: RunRecord) -> str:
-    """``three-b-1f2e3d4c``: tells files of several runs apart in a folder of downloads."""
+    """Return ``three-b-1f2e3d4c``, which distinguishes the files of several runs in one folder."""
     words = (record.workload, record.letter, record.run_id[:8])
     return "-".join(word for word in words if word)
 
@@ -181,7 +181,7 @@ def _sent(file: BinaryIO, name: str, mimetype: str) -> Response:
     response = Response(
         wrap_file(request.environ, file), mimetype=mimetype, direct_passthrough=True
     )
-    # A log that grows meanwhile is sent as long as it was.
+    # A log that grows meanwhile is sent up to its size now.
     response.content_length = size_bytes
     response.headers["Content-Disposition"] = disposition(name)
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
@@ -191,7 +191,7 @@ def _sent(file: BinaryIO, name: str, mimetype: str) -> Response:
 
 
 def disposition(name: str) -> str:
-    """The header that makes a download of it, whatever the name holds (RFC 6266).
+    """Return the header that makes a response a download, for any file name (RFC 6266).
 
     >>> disposition('a"b.txt')
     'attachment; filename="a_b.txt"; filename*=UTF-8\\'\\'a%22b.txt'

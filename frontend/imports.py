@@ -17,13 +17,13 @@ from radt.store.backend import StoreAddress
 
 log = logging.getLogger(__name__)
 
-#: A process that ended by itself is started again after this.
+#: Delay before a process that ended by itself is restarted.
 RESTART_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ImportNews:
-    """The last status of the import, and when an import was complete last; None for never."""
+    """Last status of the import, and time of the last complete import; None for never."""
 
     where: str
     status: ImportStatus = field(default_factory=ImportStatus)
@@ -35,7 +35,7 @@ class MlflowImports:
 
     Args:
         tracking_uri: MLflow's server, database or folder.
-        store: The store; one of Postgres with a role that may write.
+        store: The store; for Postgres, with a role that may write.
     """
 
     def __init__(self, tracking_uri: str, store: StoreAddress) -> None:
@@ -50,7 +50,7 @@ class MlflowImports:
 
     @property
     def pid(self) -> int | None:
-        """The id of the importing process, if it runs."""
+        """The id of the importing process; None if it is not running."""
         process = self._process
         return None if process is None else process.pid
 
@@ -60,14 +60,14 @@ class MlflowImports:
 
     @property
     def problem(self) -> TrackingError | None:
-        """Why nothing is imported yet; later failures show on the System page only."""
+        """Error that keeps the import from starting; later ones show on the System page only."""
         news = self._news
         if not news.status.error or news.complete_ns is not None:
             return None
         return TrackingError(news.status.error, news.status.remedy)
 
     def close(self) -> None:
-        """End the process, even during a run: the next import continues there."""
+        """End the process, even while it imports a run: the next import resumes there."""
         with self._lock:
             self._closed.set()
             if self._process is not None:
@@ -92,10 +92,10 @@ class MlflowImports:
             self._closed.wait(RESTART_S)
 
     def _follow(self) -> int:
-        """Start the process, read what it says, and return its exit code.
+        """Start the process, read its status lines, and return its exit code.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The process cannot be started.
         """
         with self._lock:
             if self._closed.is_set():
@@ -106,7 +106,7 @@ class MlflowImports:
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
-                start_new_session=True,  # Ctrl-C is for the dashboard, which ends it
+                start_new_session=True,  # Ctrl-C goes to the dashboard, which ends this process
             )
         with process:
             assert process.stdin is not None and process.stdout is not None
@@ -114,7 +114,7 @@ class MlflowImports:
                 process.stdin.write(json.dumps(self._task) + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # it has ended: there is no listeners
+                pass  # the process has ended: nobody reads the pipe
             for line in process.stdout:
                 try:
                     self._take(ImportStatus.parse(line))

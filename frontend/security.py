@@ -1,16 +1,15 @@
-"""What requests and answers of the dashboard may be like, whoever the visitor is.
+"""Checks of requests and headers of answers, the same for every visitor.
 
 *Names.* A page on the web can make a browser send requests to any address that the browser's
 machine reaches. It can read the answers once its own name is made to point there ("DNS rebinding"),
-so only names that are known to be the dashboard's are answered. A numeric address cannot be
-redirected.
+so the dashboard answers only to its known names. A numeric address cannot be redirected.
 
-*Origins.* Browsers send along what lets a visitor in (cookies, a proxy's session), also with
-requests that another page has made up ("CSRF"). They say where a request comes from in
-Sec-Fetch-Site, where the connection is HTTPS or to this machine, and in Origin. Requests with
-neither do not come from a browser. https://web.dev/articles/fetch-metadata describes the policy.
+*Origins.* Browsers attach a visitor's credentials (cookies, a proxy's session) also to requests
+that another page forged ("CSRF"). They report the origin of a request in Sec-Fetch-Site, where the
+connection is HTTPS or to this machine, and in Origin. Requests with neither do not come from a
+browser. https://web.dev/articles/fetch-metadata describes the policy.
 
-*Proxies.* What a reverse proxy says of the visitor is believed only from known proxies.
+*Proxies.* A reverse proxy's headers about the visitor are trusted only if the proxy is known.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ if TYPE_CHECKING:
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-#: A resolver that does not answer delays the start by this much.
+#: Timeout of a resolver that does not answer; it delays the start.
 _RESOLVER_S = 2.0
-#: Set on refusals, so that an open page can tell them from other errors.
+#: Set on refusals, so that an open page can distinguish them from other errors.
 REFUSED = "X-Radt-Refused"
 #: Whether the connection comes from a trusted proxy.
 IS_PROXY = "radt.is_proxy"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-#: Where a page would show the dashboard inside of itself.
+#: Values of Sec-Fetch-Dest of pages that embed the dashboard.
 _EMBEDDED = frozenset({"object", "embed", "iframe", "frame", "fencedframe"})
-#: Answers that depend on who asks.
+#: Media types of answers that depend on the visitor.
 _OWN = ("text/html", "application/json")
 _STATIC, _OK = "/static/", 200
 
@@ -95,7 +94,7 @@ def own_names() -> frozenset[str]:
 
 
 def is_from_elsewhere(received: Request) -> bool:
-    """Return whether another site's page makes the browser send this; links are allowed."""
+    """Return whether another site's page caused the request; plain links are allowed."""
     site = received.headers.get("Sec-Fetch-Site")
     if site is not None:
         if site in ("same-origin", "none"):
@@ -113,7 +112,7 @@ def is_from_elsewhere(received: Request) -> bool:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Return whether an Origin is that of the Host; the scheme may be a proxy's."""
+    """Return whether an Origin has the name in the Host header; its scheme may be a proxy's."""
     default = _DEFAULT_PORTS.get(origin.partition(":")[0])
     if default is None:  # "null"
         return False
@@ -129,7 +128,7 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
     """Parse addresses and networks: ``127.0.0.1``, ``10.1.0.0/16``.
 
     Raises:
-        UsageError: One of them is neither.
+        UsageError: An item is neither an address nor a network.
     """
     parsed = []
     for address in addresses:
@@ -146,8 +145,8 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
 class TrustedProxies:
     """Applies Werkzeug's `ProxyFix` to requests from known proxies, and to no others.
 
-    The visitor's address and scheme count as the proxy itself added them. The Host header is what
-    the proxy passes on: ``X-Forwarded-Host`` may be the visitor's own.
+    The visitor's address and scheme are those that the proxy itself added. The Host header is the
+    one that the proxy passes on: ``X-Forwarded-Host`` may come from the visitor.
     """
 
     def __init__(self, application: WSGIApplication, proxies: Sequence[Network]) -> None:
@@ -171,9 +170,9 @@ class TrustedProxies:
 
 
 def content_policy(script_hashes: Sequence[str]) -> str:
-    """Return the content security policy: browsers load everything from here, nothing from afar.
+    """Return the content security policy: browsers load everything from this server.
 
-    Of inline scripts only Dash's own run, known by their hashes. Inline styles have to be allowed:
+    Only Dash's own inline scripts are allowed, by their hashes. Inline styles have to be allowed:
     Plotly and Mantine set them.
     """
     scripts = " ".join(["'self'", *script_hashes])
@@ -186,9 +185,9 @@ def content_policy(script_hashes: Sequence[str]) -> str:
 
 
 def harden(response: Response, policy: str) -> Response:
-    """Add the headers that say what browsers and caches must not do with an answer."""
+    """Add the headers that restrict what browsers and caches may do with a response."""
     headers = response.headers
-    headers.setdefault("Content-Security-Policy", policy)  # a file of a run has a stricter one
+    headers.setdefault("Content-Security-Policy", policy)  # a run's file has a stricter policy
     headers["X-Content-Type-Options"] = "nosniff"
     headers["X-Frame-Options"] = "DENY"
     headers["Referrer-Policy"] = "no-referrer"
@@ -196,10 +195,10 @@ def harden(response: Response, policy: str) -> Response:
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
     if response.mimetype in _OWN and "no-store" not in headers.get("Cache-Control", ""):
-        # What a visitor may see is not for whoever else asks a cache on the way.
+        # Shared caches must not give one visitor's answers to another.
         headers["Cache-Control"] = "private, no-cache"
     if request.path.startswith(_STATIC) and "m" in request.args and response.status_code == _OK:
-        # The address says when the file was changed (``?m=``), so browsers may keep it; Dash has
-        # each file fetched again with every page.
+        # The address has the file's time of change (``?m=``), so browsers may cache it; Dash
+        # makes them fetch each file again with every page.
         headers["Cache-Control"] = "private, max-age=31536000, immutable"
     return response

@@ -1,7 +1,7 @@
-"""The selection: the runs that picked experiments, workloads and runs stand for, and the boxes of
-three states that pick them.
+"""The selection: the runs that the picked experiments, workloads and runs stand for, and the
+three-state checkboxes that pick them.
 
-An experiment or a workload may be picked as a whole or by its parts. When a part of a whole is
+An experiment or a workload is picked as a whole or by its parts. When a part of a whole is
 unticked, the other parts stay picked.
 """
 
@@ -71,7 +71,7 @@ class Selection:
         return tuple(dict.fromkeys(run.record.experiment for run in self.runs.values()))
 
     def drawn_at(self, level: Level) -> Mapping[str, bool]:
-        """Whether each run (by id) is drawn as part of its workload's one line."""
+        """Return for each run, by id, whether it is drawn as part of its workload's one line."""
         several = len(self.units) > 1
         return {
             run.run_id: level.merges(whole=unit.whole, several=several)
@@ -85,7 +85,7 @@ class Selection:
 
 
 def read_selection(source: Source, view: View) -> Selection:
-    """Return what a view shows: its picks, or what the dashboard picks if it has none.
+    """Return the selection of a view: its picks, or the dashboard's choice if it has none.
 
     Raises:
         NothingRecordedError: The store has no experiment.
@@ -142,7 +142,7 @@ def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
 def _picked_of(
     catalog: Catalog, picks: Iterable[Pick], missing: list[Pick]
 ) -> Iterable[tuple[WorkloadEntry, tuple[RunEntry, ...], bool]]:
-    """Yield each workload with picked runs, those runs, and whether all of it is picked."""
+    """Yield each workload with picked runs, those runs, and whether it is picked as a whole."""
     whole: set[str] = set()
     single: set[str] = set()
     for pick in picks:
@@ -168,11 +168,11 @@ def _means(pick: Pick, run: RunEntry) -> bool:
     return identity.startswith(pick.id)
 
 
-# -- boxes: their state for the picks, and the picks after a click ------------------------------
+# -- checkboxes: their state for the picks, and the picks after a click --------------------------
 
 
 class Tick(IntEnum):
-    """State of a box."""
+    """State of a checkbox."""
 
     OFF = 0
     ON = 1
@@ -181,7 +181,7 @@ class Tick(IntEnum):
 
 @dataclass(frozen=True)
 class Ticks:
-    """What is picked of one experiment: all of it, workloads and runs, by their full ids."""
+    """Picks within one experiment, by full ids: the whole experiment, workloads, and runs."""
 
     catalog: Catalog
     everything: bool
@@ -206,12 +206,12 @@ class Ticks:
         return cls(catalog, everything, frozenset(workloads), frozenset(runs))
 
     def run(self, run: RunEntry) -> Tick:
-        """Return the state of a run's box."""
+        """Return the state of a run's checkbox."""
         whole = self.everything or run.record.workload_id in self.workloads
         return Tick.ON if whole or run.run_id in self.runs else Tick.OFF
 
     def workload(self, workload: WorkloadEntry) -> Tick:
-        """Return the state of a workload's box; runs that the search hides count, too."""
+        """Return the state of a workload's checkbox; runs that the search hides count too."""
         workload_id = workload.record.workload_id
         if self.everything or workload_id in self.workloads:
             return Tick.ON
@@ -219,12 +219,12 @@ class Ticks:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the experiment is picked."""
+        """Whether no part of the experiment is picked."""
         return not (self.everything or self.workloads or self.runs)
 
     @property
     def experiment(self) -> Tick:
-        """The state of the experiment's box."""
+        """State of the experiment's checkbox."""
         if self.everything:
             return Tick.ON
         if self.is_empty:
@@ -233,7 +233,7 @@ class Ticks:
 
 
 def joint(ticks: Iterable[Tick]) -> Tick:
-    """Return the state of the box above other boxes; off if there are none."""
+    """Return the state of a checkbox above other checkboxes; off if there are none."""
     states = set(ticks)
     if not states:
         return Tick.OFF
@@ -247,7 +247,7 @@ def ticked(
     *,
     on: bool,
 ) -> tuple[Pick, ...]:
-    """Return the picks after boxes were ticked or, with ``on`` false, unticked.
+    """Return the picks after checkboxes were ticked or, with ``on`` false, unticked.
 
     Raises:
         UsageError: There would be more than `MAX_PICKS`.
@@ -276,7 +276,7 @@ def _on(picks: tuple[Pick, ...], targets: Sequence[Pick], catalog: Catalog) -> t
         target for target in targets if _state(ticks, target) is not Tick.ON or _is_whole(target)
     ]
     whole = Ticks.of(catalog, (target for target in new if _is_whole(target))).workloads
-    # A workload picked whole takes the place of runs of it.
+    # A workload picked as a whole replaces picks of its runs.
     runs = catalog.runs
     kept = [
         pick
@@ -302,7 +302,7 @@ def _off(picks: tuple[Pick, ...], targets: Sequence[Pick], catalog: Catalog) -> 
 
 
 def _without(pick: Pick, gone: Ticks, catalog: Catalog) -> Iterable[Pick]:
-    """Yield what is left of a pick: itself if no part of it is unticked, else the other parts."""
+    """Yield the rest of a pick: itself if no part of it is unticked, else its other parts."""
     if pick.kind is PickKind.RUN:
         ids = catalog.runs_like(pick.id)
         if not any(gone.run(catalog.runs[run_id]) for run_id in ids):

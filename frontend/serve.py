@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from radt.frontend.imports import MlflowImports
 
 
-#: A page asks for all of its charts at once; reading and thinning happen outside the GIL.
+#: A page requests all of its charts at once; reading and thinning happen outside the GIL.
 THREADS = 8
-#: Ten browsers with six connections each, and room.
+#: Ten browsers with six connections each, with headroom.
 _CONNECTIONS = 200
-#: The longest address (`radt.frontend.view.MAX_QUERY`) and cookies.
+#: Enough for the longest address (`radt.frontend.view.MAX_QUERY`) and cookies.
 _MAX_HEADER_BYTES = 96 * 1024
-#: From its first byte a request has to be complete within this time.
+#: Time limit of a request, from its first byte to its last.
 REQUEST_S = 30.0
-#: Somebody who takes nothing of an answer for so long has gone.
+#: A client that reads nothing of an answer for this time counts as gone.
 STALLED_S = 60.0
-#: A connection without a request is kept for the next one.
+#: Idle connections are kept open this long for the next request.
 _IDLE_S = 120
 _LOOK_INTERVAL_S = 5
 
@@ -66,11 +66,12 @@ def patient_server(
     max_body_bytes: int,
     sockets: dict[int, Any] | None = None,
 ) -> TcpWSGIServer:
-    """A server for one bound socket; ``run()`` serves.
+    """Return a server for one bound socket; ``run()`` serves.
 
-    ``sockets`` keeps those that it waits for; None: as all servers of the process.
+    ``sockets`` holds the sockets that the server waits for; None shares those of all servers in the
+    process.
     """
-    # The types of its stubs are not those of its code.
+    # waitress's stubs disagree with its code.
     server: Any = create_server(
         application,
         sockets,
@@ -78,13 +79,13 @@ def patient_server(
         threads=THREADS,
         ident=None,
         connection_limit=_CONNECTIONS,
-        # select() knows no file above 1024.
+        # select() cannot handle file descriptors above 1024.
         asyncore_use_poll=True,
         channel_timeout=_IDLE_S,
         cleanup_interval=_LOOK_INTERVAL_S,
         max_request_header_size=_MAX_HEADER_BYTES,
         max_request_body_size=max_body_bytes,
-        # `radt.frontend.security.TrustedProxies` knows whom to believe.
+        # `radt.frontend.security.TrustedProxies` decides which proxies to trust.
         clear_untrusted_proxy_headers=False,
     )
     usual = server.maintenance
@@ -93,7 +94,7 @@ def patient_server(
         usual(now)
         for channel in list(server.active_channels.values()):
             if isinstance(channel, _Channel) and channel.is_too_slow(now):
-                # At once: to say so would mean to wait for who does not listen.
+                # Without an error response: sending one would wait for a client that does not read.
                 channel.handle_close()
 
     server.channel_class = _Channel
@@ -107,7 +108,7 @@ _TRIED_PORTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the dashboard can be opened."""
+    """The dashboard's address for browsers."""
 
     host: str
     port: int
@@ -123,10 +124,10 @@ class Address:
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A bound socket: on that port, or on the first free one from 8050 if ``port`` is None.
+    """Return a bound socket: on that port, or on the first free one from 8050 if ``port`` is None.
 
     Raises:
-        UsageError: The port is taken, or the address is none of this machine's.
+        UsageError: The port is in use, or the address is not one of this machine.
     """
     candidates = range(DEFAULT_PORT, DEFAULT_PORT + _TRIED_PORTS) if port is None else (port,)
     try:
@@ -154,17 +155,17 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 def serve(view: View, access: Access, port: int | None, ready: Callable[[Address], None]) -> None:
-    """Serve until interrupted; ``ready`` is called once, when the address can be opened.
+    """Serve until interrupted; ``ready`` is called once the address can be opened.
 
     Raises:
         UsageError: As `listen`.
     """
     listener = listen(access.host, port)
-    # Not before the port is sure: the libraries behind this take a second to load.
+    # After binding the port: the libraries behind this take a second to load.
     from radt.frontend.app import create_app
     from radt.frontend.data.source import Source
 
-    # A browser asks for all charts at once; the terminal does not report that some wait a moment.
+    # A browser requests all charts at once; that some wait a moment is not worth a warning.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     source = Source(view.store, _imports_of(view))
     app = create_app(source, access)
@@ -181,11 +182,11 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
 
 
 def _imports_of(view: View) -> MlflowImports | None:
-    """Return what imports from MLflow while the dashboard runs; it needs a store to write to.
+    """Return the importer from MLflow that runs with the dashboard; it needs a store to write to.
 
     Raises:
-        UsageError: The data folder cannot be made.
-        StoreError: The store in it cannot.
+        UsageError: The data folder cannot be created.
+        StoreError: The store in it cannot be created.
     """
     if not view.import_from:
         return None

@@ -1,4 +1,4 @@
-"""Serves scripts and styles as one file each, and compresses answers."""
+"""Serve scripts and styles as one file each, and compress answers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Bundle:
     """All static files of one kind: ``core`` first, then in the order of their names.
 
     Attributes:
-        path: Where it is served.
-        mimetype: What it is.
-        content: The files, each after its name.
+        path: The path of its address.
+        mimetype: The media type.
+        content: The files, each preceded by its name.
     """
 
     path: str
@@ -31,7 +31,7 @@ class Bundle:
 
     @staticmethod
     def of(suffix: str, mimetype: str, folder: Path = FOLDER) -> Bundle:
-        """The bundle of the files with this suffix."""
+        """Return the bundle of the files with this suffix."""
         parts = [
             f"/* {file.name} */\n{file.read_text(encoding='utf-8').rstrip()}\n"
             for file in sorted(
@@ -50,7 +50,7 @@ class Bundle:
         return f"{self.path}?m={self.etag}"
 
     def serve(self, server: Flask) -> None:
-        """Return the bundle as an answer."""
+        """Add the route of the bundle to a server."""
         etag, content, mimetype = self.etag, self.content, self.mimetype
 
         def answer() -> Response:
@@ -69,12 +69,12 @@ STYLES = Bundle.of("css", "text/css")
 
 _STATIC = ("/static/", "/_dash-component-suites/")
 _MIMETYPES = ("text/javascript", "application/javascript", "text/css")
-#: Of smaller ones the head is most.
+#: Smaller answers are mostly headers.
 _MIN_BYTES = 2048
 
 
 class Compressed:
-    """Caches compressed answers by their content. Thread-safe."""
+    """Compressed answers, cached by content. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
@@ -106,16 +106,16 @@ class Compressed:
         return response
 
     def _form(self, content: bytes) -> bytes:
-        # By content: there are any number of addresses of one file.
+        # By content: any number of addresses lead to one file.
         key = hashlib.sha256(content).digest()
-        with self._lock:  # two that ask at once need not both compress it
+        with self._lock:  # only one of simultaneous requests compresses it
             if key not in self._known:
                 self._known[key] = gzip.compress(content, mtime=0)
             return self._known[key]
 
 
 def _is_here(address: str | None) -> bool:
-    """Whether the request is from this machine, where compressing takes longer than sending."""
+    """Return whether the client is on this machine, where compressing is slower than sending."""
     try:
         return ipaddress.ip_address(address or "").is_loopback
     except ValueError:

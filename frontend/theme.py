@@ -1,11 +1,11 @@
-"""Colours of runs and workloads, and looks shared by Mantine's components and Plotly's figures.
+"""Colours of runs and workloads, and the look that Mantine's components and Plotly's figures share.
 
-A run has the same colour on every page, for everybody: it follows from the run's place within its
-experiment, not from what else is selected (`radt.frontend.data.catalog.Tints`). The first eight
-colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with any kind of
-colour vision; then come shades of each. All have a contrast of 3:1 against the paper at least
-(WCAG 2.2, 1.4.11). ``static/core.css`` has the other looks: the eight-pixel grid, the system's own
-font, one accent colour. Nothing is fetched from elsewhere.
+A run has the same colour on every page and for every user: it follows from the run's place within
+its experiment, not from the selection (`radt.frontend.data.catalog.Tints`). The first eight colours
+are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour
+vision can distinguish; shades of each follow. All have a contrast of at least 3:1 against the paper
+(WCAG 2.2, 1.4.11). ``static/core.css`` has the rest of the look: the eight-pixel grid, the system's
+own font, one accent colour. Nothing is fetched from other servers.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ HUE_COUNT = 8
 SHADE_COUNT = 5
 COLOUR_COUNT = HUE_COUNT * SHADE_COUNT
 
-#: Names of dashes as Plotly has them, for experiments and for print.
+#: Plotly's names of dashes, for experiments and for print.
 DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "12px,4px", "5px,3px,2px,3px,2px,3px")
 
 
 @cache
 def colour(place: int, scheme: Scheme) -> str:
-    """Colour ``#rrggbb`` with that place (from 0) among the hues, then their shades.
+    """Return the colour ``#rrggbb`` at a place (from 0) among the hues, then among their shades.
 
-    After `COLOUR_COUNT` the colours start again: nobody tells more apart.
+    After `COLOUR_COUNT` the colours repeat: more cannot be distinguished.
     """
     hue = _HUES[scheme][place % HUE_COUNT]
     number = (place // HUE_COUNT) % SHADE_COUNT
@@ -70,25 +70,25 @@ def colour(place: int, scheme: Scheme) -> str:
 
 
 def inks(count: int, scheme: Scheme) -> Sequence[str]:
-    """Distinguishable greys for print, the darkest first."""
+    """Return distinguishable greys for print, the darkest first."""
     near, far = ("#111111", "#767676") if scheme is Scheme.LIGHT else ("#f2f2f2", "#8a8a8a")
     return [_mixed(near, far, index / max(count - 1, 1)) for index in range(max(count, 1))]
 
 
 def translucent(hex_colour: str, opacity: float) -> str:
-    """The colour as ``rgba(…)``, for bands and hairlines."""
+    """Return the colour as ``rgba(…)``, for bands and hairlines."""
     red, green, blue = _channels(hex_colour)
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
 def contrast(foreground: str, other: str) -> float:
-    """The contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     lighter, darker = sorted((_luminance(foreground), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def _shades(hue: str, scheme: Scheme) -> Sequence[str]:
-    """Darker and lighter shades that contrast with the paper."""
+    """Return darker and lighter shades of a hue that contrast with the paper."""
     paper = _PAPERS[scheme]
     dark, light = (
         next(
@@ -99,7 +99,7 @@ def _shades(hue: str, scheme: Scheme) -> Sequence[str]:
         for end in ("#000000", "#ffffff")
     )
     steps = [_mixed(dark, light, number / (SHADE_COUNT - 1)) for number in range(SHADE_COUNT)]
-    # The hue itself stands for the step next to it; what is furthest from it comes first.
+    # The hue itself replaces the step next to it; the shade furthest from it comes first.
     return sorted(steps, key=lambda step: contrast(step, hue), reverse=True)[: SHADE_COUNT - 1]
 
 

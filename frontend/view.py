@@ -1,7 +1,7 @@
-"""The view: what the user selected and set, on all pages, as an address, as JSON and as a file.
+"""The view: the user's selection and settings on all pages, as an address, as JSON and as a file.
 
 In the browser the view is the JSON in the store ``view``, which controls change and charts follow.
-The address says the same, so that a link, a reload or the back button shows the same.
+The address carries the same view, so that a link, a reload or the back button restores it.
 
 Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
 search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``c`` a chart (its

@@ -1,7 +1,7 @@
 """The interface of listeners: read this before writing one.
 
-A listener says whether it works here (`probe`) and what it measures (`metrics`), and reads
-everything once (`sample`). It knows nothing of files, databases, threads or schedules: the
+A listener reports whether it works here (`probe`) and what it measures (`metrics`), and reads
+everything once (`sample`). It does not deal with files, databases, threads or schedules: the
 collector calls ``sample`` on its clock, counts received and missed samples, and gives each reading
 to the runs it belongs to. A `Profiler` does not sample: it accompanies one run, by a prefix of its
 command or from inside its process.
@@ -120,9 +120,9 @@ class Occurrence:
 
 
 class Source(ABC):
-    """The base of listeners and profilers: what a Listeners column may name."""
+    """Base class of listeners and profilers, which a Listeners column may name."""
 
-    #: What users write in the Listeners column.
+    #: The name that users write in the Listeners column.
     name: ClassVar[str]
     #: The options behind the name (``top:cores``) with their meaning; ``word`` or ``word=VALUE``.
     accepts: ClassVar[Mapping[str, str]] = {}
@@ -142,7 +142,7 @@ class Source(ABC):
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
-        """Return everything it may read."""
+        """Return all metrics that it may read."""
         return ()
 
 
@@ -153,7 +153,7 @@ class Listener(Source):
     between samples. Both are set before `open`.
     """
 
-    #: Seconds between samples unless the user says otherwise.
+    #: Default interval between samples, in seconds.
     default_interval_s: ClassVar[float] = 1.0
     #: Whether a run that names no listeners gets this one, if it is available.
     by_default: ClassVar[bool] = False
@@ -164,7 +164,7 @@ class Listener(Source):
     @classmethod
     @abstractmethod
     def metrics(cls) -> Sequence[Metric]:
-        """Return everything it may read."""
+        """Return all metrics that it may read."""
 
     def open(self) -> None:
         """Prepare to sample. May raise; the collector then retries, later drops the listener."""
@@ -189,9 +189,9 @@ class Listener(Source):
 class ProfiledRun:
     """The run that a profiler accompanies.
 
-    Everything the profiler writes into ``reports`` (an existing absolute folder) becomes an
-    artifact of the run, below ``profiles/``. ``label`` is safe in a file name: experiment, workload
-    and letter. ``options`` as in `Listener`.
+    All files that the profiler writes into ``reports`` (an existing absolute folder) become
+    artifacts of the run, below ``profiles/``. ``label`` is safe in a file name: experiment,
+    workload and letter. ``options`` as in `Listener`.
     """
 
     run_id: str
@@ -217,7 +217,7 @@ class Profiler(Source):
         return {}
 
     def notice(self, run: ProfiledRun) -> str:  # noqa: ARG002
-        """Return what the user has to do when the run starts; empty for nothing."""
+        """Return the instruction to show the user when the run starts; empty for none."""
         return ""
 
 

@@ -58,7 +58,7 @@ PROBLEM = "DCGM does not answer"
 
 @dataclass(slots=True)
 class Plan:
-    """What to read of a card at this instant, and the names that runs have for it."""
+    """Fields to read of a card at this instant, and the names that runs have for it."""
 
     card: Card
     names: dict[str, int | None] = field(default_factory=dict)
@@ -79,16 +79,16 @@ class State:
     begun_ns: int
     #: The time of the newest value that was yielded, by place and field.
     given_ns: dict[Key, int] = field(default_factory=dict)
-    #: What has had a value.
+    #: The fields that have had a value, by place.
     seen: set[Key] = field(default_factory=set)
     xid: float | None = None
-    #: What was read last.
+    #: The last snapshot.
     snapshot: Snapshot = field(default_factory=Snapshot)
     problem: str = ""
 
 
 def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> dict[int, Plan]:
-    """Return what to read, by card."""
+    """Return the plans by card."""
     plans: dict[int, Plan] = {}
     for target in targets:
         for name in target.gpus:

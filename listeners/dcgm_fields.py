@@ -38,7 +38,7 @@ class Field:
 
 
 def _active(number: int, name: str, description: str) -> Field:
-    """A ratio from the profiling module, of a card and of a GPU instance."""
+    """Return a ratio from the profiling module, of a card and of a GPU instance."""
     return Field(
         number,
         Metric(f"gpu.{name}", "1", Scope.GPU, description=description, method=_PROFILED),
@@ -52,7 +52,7 @@ def _active(number: int, name: str, description: str) -> Field:
 
 
 def _bytes(number: int, name: str, description: str) -> Field:
-    """A rate from the profiling module; DCGM has it for whole cards only."""
+    """Return a rate from the profiling module; DCGM has it for whole cards only."""
     metric = Metric(f"gpu.{name}", "By/s", Scope.GPU, description=description, method=_PROFILED)
     return Field(number, metric, profiling=True)
 

@@ -59,12 +59,12 @@ class _Measure:
 
 
 def _share(name: str, metric_id: int, description: str) -> _Measure:
-    """A share, which GPM returns in percent; not clipped at 100."""
+    """Return a share, which GPM returns in percent; not clipped at 100."""
     return _Measure(name, metric_id, "1", _PERCENT, description)
 
 
 def _rate(name: str, metric_id: int, description: str) -> _Measure:
-    """A rate, which GPM returns in MiB/s."""
+    """Return a rate, which GPM returns in MiB/s."""
     return _Measure(name, metric_id, "By/s", _MIB, description, per_instance=False)
 
 

@@ -64,7 +64,7 @@ class CpuTimes:
 
 
 def cpu_times(*, cores: bool = False) -> dict[str, CpuTimes]:
-    """``/proc/stat``: times of all cores under an empty name, and of each under its number."""
+    """Return ``/proc/stat``: times of all cores under an empty name, of each under its number."""
     times = {}
     for line in read("/proc/stat").splitlines():
         if not line.startswith(b"cpu"):
@@ -77,7 +77,7 @@ def cpu_times(*, cores: bool = False) -> dict[str, CpuTimes]:
 
 
 def meminfo() -> dict[str, int]:
-    """``/proc/meminfo`` in bytes; lines without a unit are counts."""
+    """Return ``/proc/meminfo`` in bytes; lines without a unit are counts."""
     amounts = {}
     for line in read("/proc/meminfo").decode("ascii").splitlines():
         name, _, rest = line.partition(":")
@@ -88,7 +88,7 @@ def meminfo() -> dict[str, int]:
 
 
 def vmstat() -> dict[str, int]:
-    """``/proc/vmstat``: events since boot."""
+    """Return ``/proc/vmstat``: events since boot."""
     lines = (line.split() for line in read("/proc/vmstat").decode("ascii").splitlines())
     return {name: int(number) for name, number in lines}
 
@@ -114,7 +114,7 @@ _SECTOR_BYTES = 512
 
 
 def diskstats() -> dict[str, DiskCounts]:
-    """``/proc/diskstats``: every block device and partition."""
+    """Return ``/proc/diskstats``: every block device and partition."""
     counts = {}
     for line in read("/proc/diskstats").splitlines():
         fields = line.split(None, 13)
@@ -133,7 +133,7 @@ def diskstats() -> dict[str, DiskCounts]:
 
 @dataclass(frozen=True, slots=True)
 class LinkCounts:
-    """One line of ``/proc/net/dev``; ``dropped`` for want of room, ``errors`` on the wire."""
+    """One line of ``/proc/net/dev``; ``dropped`` for lack of buffers, ``errors`` on the wire."""
 
     rx_bytes: int
     rx_packets: int
@@ -146,7 +146,7 @@ class LinkCounts:
 
 
 def netdev() -> dict[str, LinkCounts]:
-    """``/proc/net/dev``: interfaces of this process' network namespace."""
+    """Return ``/proc/net/dev``: interfaces of this process' network namespace."""
     counts = {}
     for line in read("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.rpartition(b":")  # aliases have a colon in their name

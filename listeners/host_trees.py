@@ -146,9 +146,9 @@ class Deferred(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     def take(self, trees: Mapping[str, Sequence[int]]) -> dict[str, Taken[_Value]]:
-        """Return what was read since the last call, and start to read the runs that are due.
+        """Return the values read since the last call, and start to read the runs that are due.
 
-        ``trees`` holds the processes of each run. Raises what reading has raised.
+        ``trees`` holds the processes of each run. Raises the errors of the readings.
         """
         if self._busy:
             return {}

@@ -177,5 +177,5 @@ def _tree(target: Target, tree: _Tree) -> Iterator[Reading]:
 
 
 def _columns(io: ProcessIo) -> tuple[int, ...]:
-    """In the order of `_TREE_NAMES`."""
+    """Return the counters in the order of `_TREE_NAMES`."""
     return io.disk_read_bytes, io.disk_written_bytes, io.read_bytes, io.written_bytes

@@ -95,7 +95,7 @@ def _columns(link: LinkCounts) -> tuple[int, ...]:
 
 
 def _port(port: Path) -> Iterator[Reading]:
-    """``/sys/class/infiniband/mlx5_0/ports/1``: entity ``mlx5_0/1``."""
+    """Yield the traffic of ``/sys/class/infiniband/mlx5_0/ports/1`` as entity ``mlx5_0/1``."""
     entity = f"{port.parent.parent.name}/{port.name}"
     for metric, name in (
         ("system.infiniband.rx", "port_rcv_data"),

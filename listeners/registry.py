@@ -46,7 +46,7 @@ def _check(kind: type[Source], word: str, value: str | None) -> None:
 #: `Profiler`.
 GROUP = "radt.listeners"
 _OWN_PACKAGE = "radt.listeners."
-#: The original radT's names where ours differ.
+#: Names of the original radT that differ from today's.
 ALIASES = {"dcgmi": "dcgm"}
 
 
@@ -74,7 +74,7 @@ def load() -> Registry:
 def reload() -> Registry:
     """Load the listeners again, with those that were installed since this process began.
 
-    What is loaded already stays as it is.
+    Listeners that are already loaded do not change.
     """
     for folder in site.getsitepackages():
         if folder in sys.path:

@@ -31,8 +31,8 @@ WINDOW_NS = 900_000_000
 class PowerMeter:
     """Mean power of one card, in W.
 
-    A counter that stands still over a whole window does not count, as a card always takes power:
-    then there is no power from here, for good, so that a series keeps to one method.
+    A counter that stands still over a whole window does not count, as a card always draws power:
+    the meter then stops for good, so that a series keeps to one method.
     """
 
     METHOD: ClassVar[str] = (
@@ -206,8 +206,8 @@ SOURCES = (
 BOARD_POWER = Source((POWER,), (_get("PowerUsage", per=1e3),))  # mW
 
 
-#: The least time between two readings of what changes slowly or costs much: the driver averages
-#: `gpu.power.average` over one second, and takes milliseconds to tell it.
+#: The minimum time between two readings of slow or expensive values: the driver averages
+#: `gpu.power.average` over one second, and takes milliseconds to return it.
 SLOW_NS = 900_000_000
 #: NVML's "not available" for an unsigned 64-bit value.
 NOT_AVAILABLE = 2**64 - 1

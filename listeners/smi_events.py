@@ -15,7 +15,7 @@ from radt.listeners.api import Occurrence
 from radt.listeners.nvidia import Card, Named, missing
 from radt.model import MissingReason
 
-#: At most so many events are taken at once; more stay in the driver's queue.
+#: The limit on events taken at once; more stay in the driver's queue.
 _MOST_EVENTS = 32
 #: ``gpuInstanceId`` of an event that concerns the whole card.
 _WHOLE_CARD = 2**32 - 1
@@ -84,7 +84,7 @@ class XidWatch:
             self._nvml.nvmlEventSetFree(events)
 
     def count(self, card: Card) -> float | MissingReason:
-        """Errors of this card since it was first asked for, or why they are not known."""
+        """Return the card's errors since its first count, or why they are unknown."""
         if card.uuid in self._refused:
             return MissingReason.UNSUPPORTED
         if card.uuid not in self._watched:

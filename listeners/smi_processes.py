@@ -60,7 +60,7 @@ class Processes:
 def read_processes(
     nvml: Any, handle: Any, mig: MigDevice | None = None
 ) -> Processes | MissingReason:
-    """Return processes and MPS clients on a card, or on one MIG device (whose handle it is)."""
+    """Return processes and MPS clients on a card, or on the MIG device of this handle."""
     try:
         plain = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
     except nvml.NVMLError as error:
@@ -116,7 +116,7 @@ class SmTime:
         return any(share and not _exists(pid) for pid, share in self.shares.items())
 
     def of(self, pids: frozenset[int], processes: Processes) -> float | MissingReason:
-        """Return what the given processes used, some of them perhaps through an MPS server.
+        """Return the share of the given processes, some of them perhaps through an MPS server.
 
         NVML may attribute the time of MPS clients to their server. It is a run's if all clients are
         the run's, and unattributable if they belong to several.
@@ -151,13 +151,13 @@ class SmTimeReader:
     def read(
         self, nvml: Any, handle: Any, now_ns: int, utilization: float | None
     ) -> SmTime | MissingReason | None:
-        """Return what was used since the last call; None if it is too early to know.
+        """Return the shares since the last call; None if it is too early to know.
 
         Args:
             nvml: `pynvml`.
-            handle: The card's.
+            handle: The card's handle.
             now_ns: Monotonic time.
-            utilization: The card's, which tells an idle card from one without samples.
+            utilization: The card's utilisation, which tells an idle card from one without samples.
         """
         if self._unsupported:
             return MissingReason.UNSUPPORTED

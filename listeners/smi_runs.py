@@ -1,6 +1,6 @@
 """The metrics of the smi listener, and those of single runs on one card: memory, SM time, energy.
 
-What is expensive to read is read once a second at most: with shorter intervals it is not regular.
+Expensive values are read at most once a second: with shorter intervals they are not regular.
 Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
@@ -112,7 +112,7 @@ class CardRuns:
         """Read for these runs.
 
         Args:
-            snapshot: What was read of the card just now.
+            snapshot: The card's values at this instant.
             users: The runs on the card.
             pids: Their processes, by run.
         """

@@ -1,1 +1,1 @@
-"""The dashboard's bars, on generated stores."""
+"""Benchmarks of the dashboard on generated stores."""

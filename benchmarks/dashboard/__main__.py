@@ -1,10 +1,10 @@
-"""The dashboard's bars, on generated stores.
+"""Benchmarks of the dashboard on generated stores.
 
     python -m benchmarks.dashboard [--quick] [--only charts …] [--stores FOLDER] [--write FILE]
 
-Prints tables, and at the end which bars are held. ``--stores`` keeps what is generated (4 GB, three
-of which are MLflow's database) for the next time. ``--write`` replaces the section on the dashboard
-of that file.
+Prints tables, and at the end the bars that are met. ``--stores`` keeps the generated stores (4 GB,
+three of which are MLflow's database) for the next time. ``--write`` replaces the section on the
+dashboard of that file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STORES: dict[str, Callable[[Path, Size], Path]] = {
     "live": stores.live,
     "mlflow": mlflow_ui.database,
 }
-#: What is measured, and the stores it needs.
+#: The parts of the benchmark, and the stores that they need.
 PARTS: dict[str, tuple[Callable[[Path, Size], Findings], tuple[str, ...]]] = {
     "charts": (charts.measure, ("wide", "long", "live")),
     "listing": (listing.measure, ("many",)),
@@ -41,7 +41,7 @@ PARTS: dict[str, tuple[Callable[[Path, Size], Findings], tuple[str, ...]]] = {
 
 
 def main() -> int:
-    """Measure; 1 if a bar is missed."""
+    """Run the parts; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dashboard", description=__doc__.splitlines()[0]
     )
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def prepare(folder: Path, name: str, size: Size) -> None:
-    """Generate a store if it is not there yet; one that was cut off is made anew."""
+    """Generate a store if it does not exist yet; a partial one is generated again."""
     made = folder / _kind(size) / name
     done = made / "done"
     if done.exists():

@@ -1,4 +1,4 @@
-"""From a click to the painted chart in headless Chromium, and what the server needs for it."""
+"""Time from a click to the painted chart in headless Chromium, and the server's memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from radt.frontend.view import View
 MOST_PAGE_S, MOST_WIDE_S, MOST_LONG_S, MOST_ZOOM_S = 1.0, 0.5, 1.0, 0.15
 MOST_SERVER_BYTES = 400e6
 _REPEAT, _PAGES = 7, 10
-#: How much of what is seen each zoom shows; seven of them lead to single points of 10 M.
+#: The share of the visible range that each zoom shows; seven zooms lead to single points of 10 M.
 _ZOOM_SHARE, _ZOOMS = 0.2, 7
 
 _ROW = "#select-runs .select-body .select-row:not([data-loading])"
@@ -39,7 +39,7 @@ _GRAPH = ".card[data-metric='{}'] .js-plotly-plot"
 
 
 def measure(folder: Path, size: Size) -> Findings:
-    """Start page, first charts, zoom, memory; without a browser nothing."""
+    """Measure start page, first charts, zoom and memory; nothing without a browser."""
     found = Findings()
     if not has_chromium():
         found.tables.append(Table(f"Not measured: there is no {CHROMIUM}", ("in the browser",)))
@@ -51,7 +51,7 @@ def measure(folder: Path, size: Size) -> Findings:
 
 
 def click_to_painted(page: Page, metric: str) -> float:
-    """Add a chart by the list of metrics; seconds until its first line is painted."""
+    """Add a chart from the list of metrics; return the seconds until its first line is painted."""
     page.click("#compare-add")
     entry = page.locator(f".metric-row input[data-focus='{metric}']")
     entry.scroll_into_view_if_needed()
@@ -63,13 +63,13 @@ def click_to_painted(page: Page, metric: str) -> float:
 
 
 def drawn(graph: str) -> str:
-    """Whether a graph has the path of a line, in JavaScript."""
+    """Return a JavaScript expression that finds a graph's line path."""
     return f'document.querySelector("{graph} .scatterlayer path.js-line[d]")'
 
 
 def highest(page: Page, graph: str) -> float:
-    """The highest value that Plotly draws in a graph."""
-    # Plotly gets long arrays as {dtype, bdata}; what it made of them is in `_fullData`.
+    """Return the highest value that Plotly draws in a graph."""
+    # Plotly gets long arrays as {dtype, bdata}; the decoded arrays are in `_fullData`.
     found = page.evaluate(
         """(one) => document.querySelector(one)._fullData
             .flatMap(({ y }) => Array.from(y || []))
@@ -80,7 +80,7 @@ def highest(page: Page, graph: str) -> float:
 
 
 def _start_page(found: Findings, store: Path, size: Size) -> None:
-    """The server's first page, browsers that know nothing, and one that was there before."""
+    """Measure the server's first page, browsers with an empty cache, and a returning browser."""
     table = _table(f"Start page with {size.runs:,} runs, ms from navigation to painted rows")
     with served(store) as server, chromium() as browser:
         firsts = _visits(browser, server.url, 1)
@@ -103,7 +103,7 @@ def _visits(browser: Browser, url: str, count: int) -> list[float]:
 
 
 def _wide(found: Findings, store: Path, size: Size) -> None:
-    """First charts of metrics that nobody looked at before, and ten pages at once."""
+    """Measure first charts of metrics that were not read before, and ten pages at once."""
     what = f"{size.wide_runs} runs × {size.points:,} points"
     table = _table(f"{what}, ms from click to painted chart")
     others = [f"process.metric{number:02}" for number in range(1, size.wide_series)]
@@ -113,7 +113,7 @@ def _wide(found: Findings, store: Path, size: Size) -> None:
             names.items(), (others[0::2][:_REPEAT], others[1::2][:_REPEAT]), strict=True
         ):
             address = _compare(server.url, level)
-            # Of each metric the first chart ever; then in a server that has read them.
+            # The first chart of each metric; then again in a server that has read them.
             for when in ("first", "again"):
                 times = _first_charts(browser, address, metrics)
                 table.rows.append((f"{name}, {when}", *median_and_worst(times)))
@@ -125,7 +125,7 @@ def _wide(found: Findings, store: Path, size: Size) -> None:
 
 
 def _first_charts(browser: Browser, address: str, metrics: Sequence[str]) -> list[float]:
-    """Each on a page without charts."""
+    """Add each chart to a page without charts; return the times."""
     times = []
     with new_page(browser) as page:
         _open_empty(page, address)
@@ -202,7 +202,7 @@ def _long(found: Findings, store: Path, size: Size) -> None:
 
 
 def _zoom(page: Page, graph: str, size: Size) -> float:
-    """Drag over the fifth around the spike; seconds until full resolution is painted."""
+    """Drag over the fifth around the spike; return the seconds until full resolution is painted."""
     box = page.evaluate(
         """([one, at]) => {
             const graph = document.querySelector(one);

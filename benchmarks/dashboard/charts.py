@@ -1,4 +1,4 @@
-"""What the server does for a chart: from the store to the figure's JSON, without a browser."""
+"""The server's time for a chart: from the store to the figure's JSON, without a browser."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick, Window
 from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import View
 
-# Half of what is promised from click to painted: the browser needs the other half.
+# Half of the limit from click to painted: the browser needs the other half.
 MOST_WIDE_S, MOST_LONG_S, MOST_ZOOM_S = 0.25, 0.5, 0.075
 _REPEAT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One chart: how it is drawn, and which part of it is seen (shares of the whole)."""
+    """One chart: its settings, and its visible part (shares of the whole)."""
 
     name: str
     spec: ChartSpec
@@ -35,7 +35,7 @@ class Case:
 
 
 def measure(folder: Path, size: Size) -> Findings:
-    """Wide runs and a long series, each read for the first time and again."""
+    """Measure wide runs and a long series, each read for the first time and again."""
     found = Findings()
     wide, long = folder / "wide" / "radt.db", folder / "long" / "radt.db"
     metric = stores.METRIC
@@ -80,7 +80,7 @@ def _table(title: str) -> Table:
 
 
 def _row(table: Table, path: Path, case: Case) -> float:
-    """The first time in a new process's memory, and from then on."""
+    """Add a row with the first time, read by a new source, and the next; return the first."""
     firsts, agains, length = [], [], 0
     for _ in range(_REPEAT):
         source = Source(path)
@@ -100,7 +100,7 @@ def _row(table: Table, path: Path, case: Case) -> float:
 
 
 def _zoomed_s(path: Path, case: Case) -> float:
-    """A zoom into a chart that is shown."""
+    """Return the time of a zoom into a shown chart."""
 
     def once() -> float:
         source = Source(path)
@@ -114,7 +114,7 @@ def _zoomed_s(path: Path, case: Case) -> float:
 
 
 def _growth(live: Path) -> Table:
-    """A new point of each run: what a live page costs a second."""
+    """Return the times of updates with a new point in each run, an open page's cost per second."""
     title = "A new point in each of the runs, which go on"
     table = Table(title, ("", "chart again, ms"))
     source = Source(live)
@@ -127,7 +127,7 @@ def _growth(live: Path) -> Table:
         for _ in range(_REPEAT):
             stores.grow(live, run_ids)
             known = source.revision()
-            while source.revision() == known:  # it looks when reading was not too dear
+            while source.revision() == known:  # it polls less often after expensive reads
                 time.sleep(0.02)
             times.append(_drawn(source, selection, spec, None)[0])
         table.rows.append((f"{level}s", f"{statistics.median(times) * 1e3:,.0f}"))
@@ -141,7 +141,7 @@ def _selection(source: Source) -> Selection:
 
 
 def _window(source: Source, selection: Selection, case: Case) -> Window | None:
-    """The case's part of the whole; the whole is drawn for it, as it is before somebody zooms."""
+    """Return the case's window; the whole chart is drawn first, as before a user's zoom."""
     if case.part is None:
         return None
     data = chart_data(source, selection, case.spec, BoardSpec(), None)
@@ -153,7 +153,7 @@ def _window(source: Source, selection: Selection, case: Case) -> Window | None:
 def _drawn(
     source: Source, selection: Selection, spec: ChartSpec, window: Window | None
 ) -> tuple[float, int]:
-    """Seconds until the figure's JSON is there, and its length."""
+    """Return the seconds until the figure's JSON is complete, and its length."""
     start = time.perf_counter()
     data = chart_data(source, selection, spec, BoardSpec(), window)
     assert data is not None

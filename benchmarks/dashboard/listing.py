@@ -1,4 +1,4 @@
-"""The page Select with many runs: what a request takes on the server."""
+"""The Select page with many runs: the server's time per request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from radt.frontend.view import View
 MOST_REQUEST_S = 0.05
 _REPEAT = 7
 
-#: What somebody may look for; parameters are read for the second and later ones.
+#: Possible searches; parameters are read for the second and later ones.
 _VIEWS = {
     "all runs": View(),
     "status:finished": View(search="status:finished"),
@@ -30,7 +30,7 @@ _VIEWS = {
 
 
 def measure(folder: Path, size: Size) -> Findings:
-    """Requests on the server, first and again."""
+    """Time requests on the server, first and repeated."""
     path = folder / "many" / "radt.db"
     found = Findings()
     table, slowest_s = _requests(path, size)
@@ -46,7 +46,7 @@ def measure(folder: Path, size: Size) -> Findings:
 
 
 def _requests(path: Path, size: Size) -> tuple[Table, float]:
-    """What the server takes for one, from the view to JSON; and the slowest of those repeated."""
+    """Return the times of requests, from the view to JSON, and the slowest repeated one."""
     table = Table(f"Rows of {size.runs:,} runs, ms on the server", ("", "first", "again", "KB"))
     source = Source(path)
     source.revision()

@@ -1,7 +1,7 @@
-"""MLflow's own UI over as many points: from a click on its chart view to the painted chart.
+"""MLflow's own UI with as many points: from a click on its chart view to the painted chart.
 
-Its client makes experiments and runs; the points are put into its table as ``log_batch`` does it,
-without the hours that the client would take.
+MLflow's client creates experiments and runs; the points are inserted into its table as
+``log_batch`` does, because the client would take hours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REPEAT, _PATIENCE_S, _START_S = 3, 45.0, 120.0
 
 
 def database(path: Path, size: Size) -> Path:
-    """Runs with a metric each, a long run with one spike, and one of a tenth of its points."""
+    """Create runs with a metric each, a long run with one spike, and one a tenth as long."""
     if find_spec("mlflow") is None:
         return path
     from mlflow import MlflowClient
@@ -88,7 +88,7 @@ def _insert(connection: sqlite3.Connection, run: str, values: np.ndarray, rate_h
 
 
 def measure(folder: Path, size: Size) -> Findings:
-    """Its chart view, opened by a click in the list of an experiment's runs."""
+    """Time MLflow's chart view, opened by a click in the list of an experiment's runs."""
     found = Findings()
     file = folder / "mlflow" / "mlflow.db"
     if not has_chromium() or not file.exists():
@@ -108,7 +108,7 @@ def measure(folder: Path, size: Size) -> Findings:
         (LONG, size.long_points, 1),
     ):
         title = f"{runs} run{'s' * (runs > 1)} × {count:,} points"
-        # A server each: one that still computes an answer would hold up the next one.
+        # One server each: a server that still computes an earlier answer would delay the next one.
         with _served(file) as url, chromium() as browser:
             table.rows.append((title, *_row(browser, f"{url}/#/experiments/{numbers[name]}/runs")))
     found.tables.append(table)
@@ -171,7 +171,7 @@ def _served(file: Path) -> Iterator[str]:
             _wait_for(url)
             yield url
         finally:
-            os.killpg(process.pid, 9)  # it may compute for minutes what nobody waits for
+            os.killpg(process.pid, 9)  # it may keep computing an abandoned answer for minutes
 
 
 def _wait_for(url: str) -> None:

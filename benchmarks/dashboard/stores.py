@@ -24,7 +24,7 @@ from radt.store.writer import StoreWriter
 START_NS = 1_780_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 SPIKE = 1000.0
-#: Name of the metric of which each run of `wide` has `Size.points`; the first of many.
+#: The metric of which each run of `wide` has `Size.points`; the first of many.
 METRIC = "process.cpu.utilization"
 LONG_METRIC = "process.power"
 EXPERIMENT = "bench"
@@ -33,7 +33,7 @@ _PAGE_POINTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the stores are."""
+    """Sizes of the stores."""
 
     runs: int = 10_000
     wide_runs: int = 20
@@ -43,7 +43,7 @@ class Size:
 
     @property
     def spike_at(self) -> int:
-        """Number of the spike's point in the long series."""
+        """Index of the spike's point in the long series."""
         return round(self.long_points * 0.7654321)
 
 
@@ -52,7 +52,7 @@ QUICK = Size(1_000, 20, 4, 100_000, 2_000_000)
 
 
 def many(path: Path, size: Size) -> Path:
-    """``size.runs`` runs without samples, four in a workload, all of one experiment."""
+    """Create ``size.runs`` runs without samples, four in a workload, all of one experiment."""
     with StoreWriter(_made(path)) as writer, writer.transaction():
         for place in range(size.runs // 4):
             _workload(writer, place, "abcd", 100.0)
@@ -60,12 +60,12 @@ def many(path: Path, size: Size) -> Path:
 
 
 def live(path: Path, size: Size) -> Path:
-    """As `wide`, with one series a run, and the runs go on."""
+    """Create a store like `wide`, with one series per run, whose runs are still running."""
     return wide(path, replace(size, wide_series=1), RunStatus.RUNNING)
 
 
 def wide(path: Path, size: Size, status: RunStatus = RunStatus.FINISHED) -> Path:
-    """Runs in workloads of five, each with many series of many points, 10 a second."""
+    """Create runs in workloads of five, each with many series of many points, 10 a second."""
     rng = np.random.default_rng(11)
     step_ns = SECOND_NS // 10
     span_s = size.points / 10
@@ -88,7 +88,7 @@ def wide(path: Path, size: Size, status: RunStatus = RunStatus.FINISHED) -> Path
 
 
 def long(path: Path, size: Size) -> Path:
-    """One run with one series of 1,000 points a second; one of them is `SPIKE`, others below 2."""
+    """Create one run with a series of 1,000 points a second; one is `SPIKE`, the others below 2."""
     rng = np.random.default_rng(12)
     with StoreWriter(_made(path)) as writer:
         ((run_id, origin_ns),) = _workload(writer, 0, "a", size.long_points / 1000)
@@ -104,7 +104,7 @@ def long(path: Path, size: Size) -> Path:
 
 
 def grow(path: Path, run_ids: list[str]) -> None:
-    """One more point of the first series of each run, as a flush of the collector brings it."""
+    """Append a point to the first series of each run, as the collector's flush does."""
     with StoreWriter(path) as writer, writer.transaction():
         for summary in newest(path, run_ids):
             at_ns = summary.last_ns + SECOND_NS // 10
@@ -113,7 +113,7 @@ def grow(path: Path, run_ids: list[str]) -> None:
 
 
 def newest(path: Path, run_ids: list[str]) -> list[SummaryRecord]:
-    """What is known of the first series of each run."""
+    """Return the summary of each run's first series."""
     with StoreReader(path) as reader:
         return [one for one in reader.summary(run_ids) if one.series.series_no == 0]
 
@@ -130,7 +130,7 @@ def _workload(
     span_s: float,
     status: RunStatus = RunStatus.FINISHED,
 ) -> list[tuple[str, int]]:
-    """A workload with its runs, params and epochs; their ids, and zero of their time."""
+    """Write a workload with its runs, params and epochs; return the ids and zeros of time."""
     workload_id, origin_ns = uuid.uuid4().hex, START_NS + place * 60 * SECOND_NS
     writer.put_workload(
         WorkloadRecord(

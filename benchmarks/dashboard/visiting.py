@@ -1,4 +1,4 @@
-"""A dashboard in a process of its own, and browsers that look at it with a stop watch."""
+"""A dashboard in its own process, and browsers that visit it and measure times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 CHROMIUM = Path("/usr/bin/chromium")
 _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT = 1440, 900
 
-# The frame that shows something has been drawn when the next one begins.
+# The frame that shows an element has been drawn when the next one begins.
 _PAINTED = "await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));"
 
-# Begins with the click or the end of a drag, as the browser has it, not as it was asked for.
+# Starts with the browser's own time of the click or end of a drag, not that of the request.
 _WATCH = """() => {
     window.benchBegan = undefined;
     for (const kind of ["pointerup", "mouseup", "click"])
@@ -32,14 +32,14 @@ _WATCH = """() => {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that listens."""
+    """A running server."""
 
     url: str
     pid: int
 
     @property
     def resident_bytes(self) -> int:
-        """What it and its children have in memory now (VmRSS)."""
+        """Return the memory of the server and its children now (VmRSS)."""
         return sum(_resident_bytes(pid) for pid in _family(self.pid))
 
 
@@ -59,7 +59,7 @@ def _family(pid: int) -> list[int]:
 
 @contextmanager
 def served(store: Path) -> Iterator[Served]:
-    """`radt dashboard` over the store's folder, as a process of its own."""
+    """Run `radt dashboard` over the store's folder, in its own process."""
     command = [sys.executable, "-m", "radt", "dashboard", "--home", str(store.parent)]
     with subprocess.Popen(
         [*command, "--port", "0", "--no-browser"], stdout=subprocess.PIPE, text=True
@@ -74,7 +74,7 @@ def served(store: Path) -> Iterator[Served]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's chromium, without a window."""
+    """Run Debian's chromium, headless."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
@@ -84,13 +84,13 @@ def chromium() -> Iterator[Browser]:
 
 
 def has_chromium() -> bool:
-    """Whether there is one to measure with."""
+    """Return whether chromium is installed."""
     return os.access(CHROMIUM, os.X_OK)
 
 
 @contextmanager
 def new_page(browser: Browser) -> Iterator[Page]:
-    """A page of a browser with an empty cache."""
+    """Open a page of a browser with an empty cache."""
     context = browser.new_context(
         viewport={"width": _VIEWPORT_WIDTH, "height": _VIEWPORT_HEIGHT},
     )
@@ -101,8 +101,8 @@ def new_page(browser: Browser) -> Iterator[Page]:
 
 
 def watch_opening(page: Page, selector: str) -> None:
-    """From now on each page that is opened notes when what ``selector`` finds is painted."""
-    # Playwright's own waiting looks every half second in the end.
+    """Make each page opened from now on record when ``selector`` is painted."""
+    # Playwright's own waiting ends up polling every half second.
     page.add_init_script(
         f"""(async () => {{
             const wanted = {json.dumps(selector)};
@@ -115,19 +115,21 @@ def watch_opening(page: Page, selector: str) -> None:
 
 
 def opened_s(page: Page, url: str) -> float:
-    """Seconds from navigation until what is watched for is painted."""
+    """Return the seconds from navigation until the watched element is painted."""
     page.goto(url, wait_until="commit")
     wait_for(page, "window.benchOpenedMs")
     return float(page.evaluate("() => window.benchOpenedMs")) / 1000
 
 
 def watch(page: Page) -> None:
-    """The next click, or end of a drag, starts the stop watch."""
+    """Start the stopwatch at the next click or end of a drag."""
     page.evaluate(_WATCH)
 
 
 def painted_s(page: Page, wanted: str, limit_s: float = 60) -> float | None:
-    """Seconds from the click until ``wanted``, an expression, is true and painted; None: never."""
+    """Return the seconds from the click until the expression ``wanted`` is true and painted, or
+    None.
+    """
     return page.evaluate(  # type: ignore[no-any-return]
         f"""async () => {{
             const there = () => window.benchBegan !== undefined && ({wanted});
@@ -143,7 +145,7 @@ def painted_s(page: Page, wanted: str, limit_s: float = 60) -> float | None:
 
 
 def wait_for(page: Page, wanted: str) -> None:
-    """Until an expression is true; Playwright's own way needs what the pages forbid."""
+    """Wait until an expression is true; the pages' policy forbids Playwright's own way."""
     page.evaluate(
         f"""async () => {{
             while (!({wanted})) await new Promise(done => requestAnimationFrame(done));
@@ -152,5 +154,5 @@ def wait_for(page: Page, wanted: str) -> None:
 
 
 def median_and_worst(times_s: Sequence[float]) -> tuple[str, str]:
-    """In ms, for a table."""
+    """Return median and maximum in ms, for a table."""
     return f"{statistics.median(times_s) * 1e3:,.0f}", f"{max(times_s) * 1e3:,.0f}"

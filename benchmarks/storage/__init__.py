@@ -1,1 +1,1 @@
-"""The store against what people would use instead, in SQLite and in Postgres."""
+"""Benchmarks of the store against its alternatives, in SQLite and in Postgres."""

@@ -1,8 +1,8 @@
-"""The store's bars, in SQLite and in Postgres, against MLflow and a row a point in the same run.
+"""Benchmarks of the store in SQLite and in Postgres, against MLflow and one row per point.
 
     python -m benchmarks.storage [--quick] [--only bulk reading …] [--write docs/measurements.md]
 
-Needs the binaries of Postgres. Prints tables, and at the end which bars are held. ``--write``
+Needs the binaries of Postgres. Prints tables, and at the end the bars that are met. ``--write``
 replaces the section on storage of that file.
 """
 
@@ -27,7 +27,7 @@ _SETTING = "SQLite and Postgres on one disk, each with the settings it has in us
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     points: int
     mlflow_points: int
@@ -51,7 +51,7 @@ PARTS: dict[str, Measure] = {
 
 
 def main() -> int:
-    """Measure; 1 if a bar is missed."""
+    """Run the parts; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.storage", description=__doc__.splitlines()[0]
     )

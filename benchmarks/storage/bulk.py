@@ -1,4 +1,4 @@
-"""Many points at once: how fast they come in, what they take, how fast a series is read."""
+"""Many points at once: write rate, size, and read rate of a series."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TABLES = ("radt.chunk", "radt.series")
 
 
 def measure(places: Places, points: int, mlflow_points: int) -> Findings:
-    """Radt's chunks, a row a point, and MLflow, in both databases."""
+    """Measure radt's chunks, one row per point, and MLflow, in both databases."""
     data = [realistic(number, points // SERIES_COUNT) for number in range(SERIES_COUNT)]
     few = peers.short(data, mlflow_points // SERIES_COUNT)
     found = Findings()

@@ -1,4 +1,4 @@
-"""What the dashboard's first page needs of a store with many runs."""
+"""Queries of the dashboard's first page on a store with many runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARAMS = {"model": "resnet50", "batch-size": "256", "epochs": "5", "lr": "0.1",
 
 
 def measure(places: Places, count: int) -> Findings:
-    """Lists of so many runs, all in one experiment, which is the worst case."""
+    """Measure lists of ``count`` runs, all in one experiment, which is the worst case."""
     found = Findings()
     table = Table(f"{count:,} runs listed, in ms", ("", *map(str, Kind)))
     columns = [_measure(places, kind, count) for kind in Kind]
@@ -71,7 +71,7 @@ def _measure(places: Places, kind: Kind, count: int) -> dict[str, float]:
 
 
 def _page(reader: StoreReader) -> None:
-    """What `radt.frontend.data.catalog.read_catalog` reads, and the list beside it."""
+    """Read the same data as `radt.frontend.data.catalog.read_catalog`, and the list beside it."""
     reader.experiments()
     reader.runs(experiment=EXPERIMENT)
     reader.workloads(EXPERIMENT)
@@ -79,7 +79,7 @@ def _page(reader: StoreReader) -> None:
 
 
 def _fill(address: str, count: int) -> list[str]:
-    """Runs, four in a workload, with tags and params."""
+    """Write runs, four in a workload, with tags and params."""
     ids = []
     with StoreWriter(address) as writer, writer.transaction():
         for number in range(count):

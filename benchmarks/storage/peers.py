@@ -1,4 +1,4 @@
-"""What others do with samples: a row a point, MLflow's ``log_batch``."""
+"""Other ways to store samples: one row per point, MLflow's ``log_batch``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.timing import median_s
 from radt.masking import with_driver
 from radt.store.records import Samples
 
-#: What MLflow takes in one call.
+#: The limit on metrics in one call of MLflow.
 METRICS_A_CALL = 1000
 _ROWS_A_COPY = 250_000
 _MILLISECOND_NS = 1_000_000
@@ -37,7 +37,7 @@ _ROW = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What one way to keep samples came to; reading is of one whole series, if it was measured."""
+    """Results of one way to store samples; reading is of one whole series, if measured."""
 
     points: int
     duration_s: float
@@ -55,7 +55,7 @@ class Ingested:
 
 
 def copy_rows(places: Places, data: list[Samples], *, indexed: bool) -> Ingested:
-    """Binary COPY of rows that numpy makes: as fast as a row a point gets into Postgres."""
+    """Write rows made by numpy with binary COPY, the fastest way to store a row per point."""
     name = f"rows_{'indexed' if indexed else 'bare'}"
     with closing(psycopg2.connect(places.new(Kind.POSTGRES, name))) as connection:
         with connection, connection.cursor() as cursor:
@@ -79,7 +79,7 @@ def copy_rows(places: Places, data: list[Samples], *, indexed: bool) -> Ingested
 
 
 def _binary_rows(series_no: int, samples: Samples, part: slice) -> BytesIO:
-    """https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format"."""
+    """Format rows for COPY, https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format"."""
     rows = np.empty(len(samples.times_ns[part]), dtype=_ROW)
     rows["fields"] = 3
     rows["series_bytes"], rows["time_bytes"], rows["value_bytes"] = 4, 8, 8
@@ -96,7 +96,7 @@ def _read_copied(connection: Any) -> Any:
 
 
 def insert_rows(places: Places, data: list[Samples], points_a_transaction: int) -> Ingested:
-    """A row a point in SQLite with one index, a prepared statement for many rows."""
+    """Write one row per point in SQLite with one index, a prepared statement for many rows."""
     path = Path(places.new(Kind.SQLITE, "rows"))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -123,8 +123,8 @@ def insert_rows(places: Places, data: list[Samples], points_a_transaction: int) 
 
 
 def log_batches(places: Places, kind: Kind, data: list[Samples]) -> Ingested:
-    """MLflow's client into its own tables, with as many metrics a call as it takes."""
-    # Here: its import takes seconds and is no part of what is measured.
+    """Write with MLflow's client into its own tables, as many metrics per call as it accepts."""
+    # Imported here: its import takes seconds and is not measured.
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
@@ -157,5 +157,5 @@ def log_batches(places: Places, kind: Kind, data: list[Samples]) -> Ingested:
 
 
 def short(data: list[Samples], points: int) -> list[Samples]:
-    """The beginnings of the series, as many points of each."""
+    """Return the first ``points`` points of each series."""
     return [Samples(one.times_ns[:points], one.values[:points]) for one in data]

@@ -1,4 +1,4 @@
-"""The databases that are measured: a file each in a folder, a database each in one cluster."""
+"""The measured databases: one file each in a folder, one database each in one cluster."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.support.postgres import Postgres
 
 
 class Kind(StrEnum):
-    """Where a store is."""
+    """Kind of a store."""
 
     SQLITE = "SQLite"
     POSTGRES = "Postgres"
 
 
 class Places:
-    """A folder for files and a cluster of Postgres, with its settings as they come (fsync on)."""
+    """A folder for files and a Postgres cluster with default settings (fsync on)."""
 
     def __init__(self, folder: Path, cluster: Postgres) -> None:
         self.folder = folder
         self.cluster = cluster
 
     def new(self, kind: Kind, name: str) -> str:
-        """The path of a new file, or the URI of a new database."""
+        """Return the path of a new file, or the URI of a new database."""
         if kind is Kind.SQLITE:
             return str(self.folder / f"{name}.db")
         with closing(self.cluster.connect()) as one, one.cursor() as cursor:
@@ -35,7 +35,7 @@ class Places:
         return self.cluster.uri(name)
 
     def drop(self, kind: Kind, name: str) -> None:
-        """Give its room back."""
+        """Delete a database to free its space."""
         if kind is Kind.SQLITE:
             for path in self.folder.glob(f"{name}.db*"):
                 path.unlink()
@@ -44,14 +44,14 @@ class Places:
             cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def settle(self, kind: Kind, name: str) -> None:
-        """What databases do in the background, now: so that it does not meet the next measure."""
+        """Run the databases' background work now, so that the next measurement excludes it."""
         if kind is Kind.POSTGRES:
             with closing(self.cluster.connect(name)) as one, one.cursor() as cursor:
                 cursor.execute("VACUUM ANALYZE")
                 cursor.execute("CHECKPOINT")
 
     def relation_bytes(self, name: str, tables: tuple[str, ...]) -> int:
-        """Size of tables with their indexes and what is out of line, before any vacuum."""
+        """Return the size of tables with their indexes and TOAST data, before any vacuum."""
         with closing(self.cluster.connect(name)) as one, one.cursor() as cursor:
             cursor.execute(
                 "SELECT SUM(pg_total_relation_size(one::regclass)) FROM unnest(%s) AS one",
@@ -62,10 +62,10 @@ class Places:
 
 @contextmanager
 def places() -> Iterator[Places]:
-    """Throwaway ones."""
+    """Provide temporary databases."""
     with tempfile.TemporaryDirectory(prefix="radt-bench-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # root's Postgres is another user
+        folder.chmod(0o755)  # root runs Postgres as another user
         cluster = Postgres(folder / "postgres", secrets.token_urlsafe(16))
         cluster.start()
         try:

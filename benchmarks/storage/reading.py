@@ -18,7 +18,7 @@ MOST_ZOOM_S = 0.05
 
 
 def measure(places: Places, points: int) -> Findings:
-    """The same series in both databases."""
+    """Measure the same series in both databases."""
     samples = realistic(1, points)
     table = Table(
         f"A series of {points:,} points, to {CHART_POINTS:,} of a chart, in ms",

@@ -1,7 +1,7 @@
-"""Bringing a store to Postgres while runs are recorded: what it costs, and what goes over the wire.
+"""Cost of replicating a store to Postgres while runs are recorded, and the bytes on the wire.
 
 The replicator is the real process. A writer appends as the collector does; between the replicator
-and Postgres stands a proxy that counts bytes (of TCP's payload, both ways).
+and Postgres a proxy counts bytes (of TCP's payload, both ways).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tests.support.links import Link
 RUNS, SERIES, HERTZ = 8, 60, 10
 MOST_CORE_SHARE = 0.05
 MOST_BYTES_PER_S = 1000.0
-#: How often the collector says that there is something new of hardware.
+#: How often the collector announces new hardware samples.
 _NEWS_S = 10
-#: Python and its packages are loaded, the runs are there.
+#: By then Python and its packages are loaded and the runs exist.
 _SETTLED_S = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was used until an instant."""
+    """Use of resources up to an instant."""
 
     at_s: float
     cpu_s: float
@@ -43,7 +43,10 @@ class _Reading:
 
 
 def measure(places: Places, seconds: int) -> Findings:
-    """Replicate so many seconds; the pace has a minute, so these should be some and a bit more."""
+    """Measure ``seconds`` seconds of replication.
+
+    The replicator uploads once a minute, so ``seconds`` should be a little over several minutes.
+    """
     name = "replica"
     uri = places.new(Kind.POSTGRES, name)
     store = places.folder / "replicated.db"
@@ -88,7 +91,7 @@ def measure(places: Places, seconds: int) -> Findings:
             link.traffic.bytes_up + link.traffic.bytes_down,
         )
     check(str(store), uri)
-    # Whole minutes: a piece of every series is brought once in each.
+    # Whole minutes: a piece of every series is uploaded once in each.
     minutes = max(1, (seconds - _SETTLED_S) // 60)
     steady = readings[_SETTLED_S], readings[min(seconds, _SETTLED_S + 60 * minutes)]
     found = Findings(
@@ -124,7 +127,7 @@ def _wire(start: _Reading, end: _Reading, seconds: float | None = None) -> float
 
 
 def _row(name: str, start: _Reading, end: _Reading, seconds: float | None) -> tuple[str, ...]:
-    """``seconds``: those in which points came, where that is not all of the time."""
+    """Return a row; ``seconds`` is the time in which points arrived, if not the whole time."""
     duration_s = seconds or end.at_s - start.at_s
     server = (end.server_cpu_s - start.server_cpu_s) / duration_s
     wire = _wire(start, end, seconds)
@@ -179,7 +182,7 @@ def _poke(process: subprocess.Popen[str]) -> None:
 
 
 def _cpu_of_children(pid: int | None) -> float:
-    """CPU seconds of the cluster's processes that are there now, and of those that ended."""
+    """Return the CPU seconds of the cluster's live and ended processes."""
     head = psutil.Process(pid)
     times = head.cpu_times()
     total = times.user + times.system + times.children_user + times.children_system
@@ -193,7 +196,7 @@ def _cpu_of_children(pid: int | None) -> float:
 
 
 def check(here: str, there: str) -> None:
-    """All of it is there."""
+    """Assert that all points were replicated."""
     with StoreReader(here) as original, StoreReader(there) as copy:
         for run in original.runs():
             assert copy.point_counts(run.run_id) == original.point_counts(run.run_id)

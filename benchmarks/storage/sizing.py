@@ -1,4 +1,4 @@
-"""What a typical run takes: in the store on its machine, in Postgres, as an archive."""
+"""Size of a typical run: in the store on its machine, in Postgres, as an archive."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, Wo
 from radt.store.writer import StoreWriter
 
 RUNS = 8
-#: Series of one run by listener: about what the default listeners have on a machine with a GPU.
+#: Series of one run by listener, similar to the default listeners on a machine with a GPU.
 LISTENERS = {"top": 15, "iostat": 10, "smi": 20, SOFTWARE: 3}
-#: As many seconds of points are written at a time, as the collector does with this many series.
+#: Seconds of points written at a time, as the collector does with this many series.
 _FLUSH_S = 5
 _TABLES = ("chunk", "series", "marker", "gap", "ledger", "param", "tag", "run")
 
 
 def measure(places: Places, seconds: int) -> Findings:
-    """Eight runs of so many seconds at 1 Hz, written as the collector does, ended, brought on."""
+    """Measure eight runs at 1 Hz, written as the collector does, ended, and replicated."""
     store = places.folder / "typical.db"
     ids = [f"{number:032x}" for number in range(RUNS)]
     _record(store, ids, seconds)
@@ -86,7 +86,7 @@ def _data(place: int, seconds: int) -> list[Samples]:
         times_ns = instants(seconds) + index * 50_000_000 + place * 1000
         for number in range(count):
             samples = realistic(place * 1000 + index * 100 + number, seconds, times_ns)
-            if listener == SOFTWARE:  # a script's values have all their digits
+            if listener == SOFTWARE:  # a script's values have full precision
                 random = np.random.default_rng(number)
                 values = np.exp(-np.arange(seconds) / seconds) + random.normal(0, 0.01, seconds)
                 samples = Samples(times_ns, values, np.arange(seconds, dtype=np.int64))
@@ -133,7 +133,7 @@ def _replicated_bytes(places: Places, store: Path) -> int:
     name = "typical"
     uri = places.new(Kind.POSTGRES, name)
     replicator = replicating.start(store, uri, places.folder)
-    replicator.communicate()  # closing its input has it bring everything and end
+    replicator.communicate()  # closing its input makes it upload everything and end
     assert replicator.returncode == 0
     replicating.check(str(store), uri)
     size = places.relation_bytes(name, tuple(f"radt.{table}" for table in _TABLES))

@@ -1,9 +1,9 @@
-"""A collector's writing, without its listeners: every second, some points of every series.
+"""A collector's writes, without its listeners: every second, some points of every series.
 
     python -m benchmarks.storage.writing FILE --runs 8 --series 60 --hertz 10 --seconds 150
 
-Values are made before; ``ready`` is printed then, and ``written`` after the last second. The runs
-are ended when standard input is closed.
+Values are generated first; ``ready`` is then printed, and ``written`` after the last second. The
+runs are ended when standard input is closed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _samples(run: int, number: int, hertz: int, seconds: int) -> Samples:
-    """Half of the series of a run are read together, at instants of their own."""
+    """Return the samples of a series; half of the series share instants of their own."""
     times_ns = instants(hertz * seconds, SECOND_NS // hertz) + 50_000_000 * (number % 2) + run
     return realistic(run * 1000 + number, hertz * seconds, times_ns)
 

@@ -1,1 +1,1 @@
-"""From series in the store to figures: lines, aggregates, axes, figures."""
+"""Figures drawn from the store's series: lines, aggregates, axes, traces."""

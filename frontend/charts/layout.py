@@ -22,7 +22,7 @@ _STEPS_S = (
 
 
 def elapsed_ticks(start_s: float, end_s: float, about: int = 6) -> tuple[list[float], list[str]]:
-    """Positions in seconds and their labels, at most ``about`` + 1 of them."""
+    """Return positions in seconds and their labels, at most ``about`` + 1 of them."""
     span_s = end_s - start_s
     step_s = next((s for s in _STEPS_S if span_s / s <= about), span_s / about)
     first = math.ceil(start_s / step_s - 1e-9)
@@ -32,10 +32,10 @@ def elapsed_ticks(start_s: float, end_s: float, about: int = 6) -> tuple[list[fl
 
 
 def elapsed_label(seconds: float, step_s: float = 1.0) -> str:
-    """``0:07``, ``1:30``, ``2:05:00``; with decimals where ticks are closer than a second."""
+    """Return ``0:07``, ``1:30`` or ``2:05:00``, with decimals if ticks are under a second apart."""
     decimals = max(0, -math.floor(math.log10(step_s) + 1e-9)) if step_s < 1 else 0
     sign = "−" if round(seconds, decimals) < 0 else ""
-    # Rounded first: 59.9999 must not become 0:60.
+    # Round first: 59.9999 must not become 0:60.
     total = round(abs(seconds), decimals)
     whole = int(total)
     fraction = f"{total - whole:.{decimals}f}"[1:] if decimals else ""
@@ -56,7 +56,7 @@ _WALL_STEPS_S = (
     *(days * _DAY_S for days in (1, 2, 7, 14, 28, 56, 112, 364)),
 )
 
-#: What the axis is called where there is room, as on paper.
+#: Titles of the axis where there is room, as on paper.
 TITLES = {
     XAxis.BARRIER: "time since the barrier",
     XAxis.START: "time since the run's start",
@@ -64,8 +64,7 @@ TITLES = {
     XAxis.STEP: "step",
     XAxis.EPOCH: "epochs done",
 }
-#: What stands above the values at a place, as Plotly formats it. Of instants nothing: seconds since
-#: 1970 say nobody anything.
+#: Hover titles in Plotly's format. None for instants: seconds since 1970 are not readable.
 HOVER_TITLES = {
     XAxis.BARRIER: "%{x:.2f} s",
     XAxis.START: "%{x:.2f} s after its start",
@@ -76,7 +75,7 @@ HOVER_TITLES = {
 
 
 def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float], list[str]]:
-    """Positions on the axis and their labels."""
+    """Return positions on the axis and their labels."""
     match kind:
         case XAxis.WALL:
             return _wall(window, about)
@@ -88,7 +87,7 @@ def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float]
 
 
 def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], list[str]]:
-    """Round numbers; ``1,000``."""
+    """Return round numbers, labelled like ``1,000``."""
     rough = max((window.end - window.start) / about, smallest, 1e-9)
     power = 10.0 ** math.floor(math.log10(rough) + 1e-9)
     step = next(base * power for base in (1, 2, 5, 10) if base * power >= rough * (1 - 1e-9))
@@ -99,7 +98,7 @@ def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], 
 
 
 def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
-    """Times of day of this machine; the date at the first and wherever it changes."""
+    """Return times of day of this machine, with the date at the first and wherever it changes."""
     span_s = window.end - window.start
     step_s = next((s for s in _WALL_STEPS_S if span_s / s <= about), _WALL_STEPS_S[-1])
     shift_s = utc_offset_s(window)  # round in local time
@@ -115,13 +114,13 @@ def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
 
 
 def utc_offset_s(window: Window) -> float:
-    """This machine's UTC offset at the window's start, in seconds."""
+    """Return this machine's UTC offset at the window's start, in seconds."""
     local = datetime.fromtimestamp(window.start).astimezone().utcoffset()
     return 0.0 if local is None else local.total_seconds()
 
 
 def wall_label(at_s: float, step_s: float, day: str = "") -> str:
-    """``14:30``, ``14:30:05.2``, with the date below where it is not ``day``."""
+    """Return ``14:30`` or ``14:30:05.2``, with the date below if it is not ``day``."""
     moment = datetime.fromtimestamp(round(at_s, 6)).astimezone()
     date = f"{moment.day} {moment:%b}"
     if step_s >= _DAY_S:
@@ -134,7 +133,7 @@ def wall_label(at_s: float, step_s: float, day: str = "") -> str:
 
 
 HEIGHT_PX = 280
-#: What a chart of two rows is higher than two charts: a card's head and the space between.
+#: The distance between two rows of charts: a card's head and the space between cards.
 ROW_GAP_PX = 56
 RUG_GAP_PX = 6
 _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
@@ -142,9 +141,9 @@ _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a figure is drawn: colours, size in cells of the grid, for ``paper`` or the screen.
+    """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
-    Paper has no pointer: what that would tell is written.
+    Paper has no pointer, so details that hovering would show are written out.
     """
 
     scheme: Scheme = Scheme.LIGHT
@@ -167,7 +166,9 @@ def layout_of(
     rug_px: int,
     rug_rows: int,
 ) -> Figure:
-    """The layout of a figure without its data; ``rug_px`` are kept free below for marks."""
+    """Return the layout of a figure without its data; ``rug_px`` are kept free at the bottom for
+    marks.
+    """
     positions, texts = axis_ticks(kind, window, about=8 * min(look.columns, 2))
     bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
     bottom_px += _TITLE_PX if look.paper else 0
@@ -236,7 +237,7 @@ def layout_of(
 
 
 def note(text: str, ink: Ink) -> Figure:
-    """A sentence in the middle of an empty chart."""
+    """Return a sentence in the middle of an empty chart."""
     return {
         "xref": "paper",
         "yref": "paper",
@@ -253,7 +254,7 @@ _LABEL_PX, _LABEL_CHARS, _CHAR_PX = 14, 14, 7
 
 
 def room_px(lines: Sequence[Line]) -> int:
-    """The width that the names of lines need on the right."""
+    """Return the width that the names of lines need on the right."""
     longest = max((len(line.short) for line in lines), default=0)
     return _CHAR_PX * min(_LABEL_CHARS, longest)
 
@@ -265,13 +266,13 @@ def end_labels(
     limits: tuple[float, float],
     plot_px: float,
 ) -> list[Figure]:
-    """Names at the ends of lines, moved apart where they would overlap; ``limits`` of the axis."""
+    """Return the names at the ends of lines, moved apart where they would overlap."""
     ends = []
     for line, pen in drawn:
         x, values = line.curve.x, ordinate.of(line.curve.values)
         finite = np.isfinite(values)
         seen = np.flatnonzero(finite & (x <= window.end))
-        # A line that ended before what is seen has no end here, unless it reaches across.
+        # A line that ended before the window has no end here, unless it reaches across.
         if len(seen) and finite[x >= window.start].any():
             value = float(values[seen[-1]])
             if ordinate.log:
@@ -308,7 +309,7 @@ def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
         bottom, count = height, 1
         while blocks and blocks[-1][0] + blocks[-1][1] * gap > bottom:
             below, many = blocks.pop()
-            # The mean of the centres, weighted: each position pulls alike.
+            # Weighted mean of the centres: each position counts equally.
             centre = (
                 (below + (many - 1) * gap / 2) * many + (bottom + (count - 1) * gap / 2) * count
             ) / (many + count)

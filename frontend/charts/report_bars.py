@@ -1,7 +1,7 @@
-"""Bars drawn in the manner of papers on collocation.
+"""Bars in the style of papers on collocation.
 
 Blocks by how many runs share the hardware, whiskers for the 95 % confidence interval of the mean
-over repeats. Where a run did not finish, the word for how it ended takes the place of its bar.
+over repeats. If a run did not finish, the word for how it ended replaces its bar.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _DIGIT_PX = 6.2
 
 
 def whisker(estimate: Estimate) -> float:
-    """The length of the interval's upper whisker.
+    """Return the length of the interval's upper whisker.
 
-    That of two repeats may be many times the mean; then it is cut, and its numbers are told.
+    With two repeats it may be many times the mean; then it is cut, and its numbers are written out.
     """
     reach = error_bar(estimate)
     return min(reach.above, abs(estimate.mean)) if reach else 0.0
 
 
 def reaches(estimates: Sequence[Estimate], factor: float) -> Figure:
-    """Plotly's error bars from the confidence intervals; None without any."""
+    """Return Plotly's error bars for the confidence intervals; None without any."""
     bars = [error_bar(estimate) for estimate in estimates]
     return {
         "array": [estimate.above * factor if estimate else None for estimate in bars],
@@ -74,7 +74,7 @@ def hairline(y: float, ink: Ink) -> Figure:
 def block_labels(
     bars: Sequence[Bar], blocks: Sequence[tuple[int, int]], at: Sequence[float], ink: Ink
 ) -> list[Figure]:
-    """``3 runs`` above each block."""
+    """Return a label such as ``3 runs`` above each block."""
     if len(blocks) < 2:
         return []
     return [
@@ -94,7 +94,7 @@ def block_labels(
 
 
 def ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list[Figure]:
-    """Labels that say how a run ended, in place of bars without a value."""
+    """Return labels that say how a run ended, in place of bars without a value."""
     return [
         {
             "xref": "x",
@@ -117,7 +117,7 @@ def ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list[
 def numbers(
     known: Sequence[tuple[float, Bar, Estimate]], axis: ScaledQuantity, room_px: float, ink: Ink
 ) -> list[Figure]:
-    """Values above the bars (peaks for memory); none if they do not fit."""
+    """Return the values above the bars (peaks for memory); none if they do not fit."""
     factor = axis.scale.factor
     labels = []
     for x, bar, estimate in known:
@@ -152,14 +152,14 @@ _BLOCK_GAP = 0.7
 _WIDTH = 0.72
 _AIR = 1.16
 _PLOT_PX = {Size.SMALL: 380.0, Size.MEDIUM: 600.0, Size.LARGE: 1200.0}
-#: Quantities of which 1 means no difference.
+#: Quantities whose value 1 means no difference.
 _AGAINST_ONE = (Quantity.SLOWDOWN, Quantity.SPEED_UP)
 
 
 def figure(
     quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, size: Size, *, in_blocks: bool
 ) -> Figure:
-    """Draw at most `MAX_BARS`."""
+    """Draw at most `MAX_BARS` bars."""
     ink = INKS[scheme]
     bars = bars[:MAX_BARS]
     axis = column_of(quantity, bars)
@@ -245,7 +245,7 @@ def _hover(quantity: Quantity, bar: Bar, estimate: Estimate) -> str:
 def _parts(
     quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
 ) -> list[Figure]:
-    """Dots for single runs; none where the bar is their sum."""
+    """Return dots for single runs; none where the bar is their sum."""
     if quantity.info.combine is Combine.SUM or is_shared(quantity):
         return []
     xs, ys = [], []
@@ -289,7 +289,7 @@ def _points(xs: list[float], ys: list[float], marker: Figure) -> Figure:
 
 
 def _room_px(at: Sequence[float], size: Size) -> float:
-    """The approximate width of a bar's slot on a page of medium width."""
+    """Return the approximate width of a bar's slot on a page of medium width."""
     return _PLOT_PX[size] / max(4.8, (at[-1] if at else 0.0) + 1.2)
 
 
@@ -309,7 +309,7 @@ def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top:
         "dragmode": False,
         "bargap": 0,
         "margin": {
-            # A slanted label reaches to the left of its bar; cut off, it would not be drawn.
+            # A slanted label reaches to the left of its bar; Plotly omits a label that is cut off.
             "l": max(_LEFT_PX, round(widest_px * 0.77 - room_px / 2)) if slanted else _LEFT_PX,
             "r": _RIGHT_PX,
             "t": _TOP_PX,
@@ -325,7 +325,7 @@ def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top:
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "transition": {"duration": 0},
         "xaxis": {
-            # A single bar is a bar, not a wall.
+            # A single bar must not fill the chart.
             "range": [min(-0.6, last / 2 - 2.4), max(last + 0.6, last / 2 + 2.4)],
             "tickvals": list(at),
             "ticktext": labels,

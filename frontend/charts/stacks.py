@@ -18,7 +18,8 @@ from radt.store.records import Float64Array
 
 STRIP_PX = 128
 _TOP_PX, _BOTTOM_PX = 8, 20
-#: A device's value this many times that of the runs would press them flat: it is said, not drawn.
+#: A device's value that exceeds the runs' by this factor is written, not drawn: it would press
+#: the runs flat.
 _OFF_SCALE = 6.0
 _AIR = 1.06
 
@@ -35,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DrawnStrip:
-    """A strip's figure with what stands beside it."""
+    """A strip's figure with its legend and notes."""
 
     figure: Figure
     unit: str
@@ -99,7 +100,7 @@ def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStr
 
 
 def y_ticks(highest: float) -> list[float]:
-    """Up to three round values above zero, which needs no label.
+    """Return up to three round values above zero, which needs no label.
 
     >>> y_ticks(2.1), y_ticks(52)
     ([1.0, 2.0], [20.0, 40.0])
@@ -117,13 +118,13 @@ def _area(
     scale: UnitScale,
     scheme: Scheme,
 ) -> tuple[Figure, Figure]:
-    """One closed outline per stretch without gaps, and its upper edge, for the cursor."""
+    """Return one closed outline per stretch without gaps, and its upper edge for the cursor."""
     stroke = colour(band.runs[0].ordinal, scheme) if len(band.runs) == 1 else INKS[scheme].dim
     edges = np.flatnonzero(np.diff(np.concatenate(([0], data.known.view(np.int8), [0]))))
     xs: list[Any] = []
     ys: list[Any] = []
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        # Cells are drawn to their borders, so that a lone one is seen.
+        # Cells are drawn to their borders, so that a single one is visible.
         left = np.repeat(data.edges_s[start : stop + 1], 2)[1:-1]
         xs += [left, left[::-1], [math.nan]]
         ys += [np.repeat(ceiling[start:stop], 2), np.repeat(floor[start:stop], 2)[::-1], [math.nan]]
@@ -178,7 +179,7 @@ def _total_trace(
 
 
 def total_name(total: Total) -> str:
-    """``machine``, ``gpu0``, ``a on gi1/ci0``, ``a``."""
+    """Return the name of a total: ``machine``, ``gpu0``, ``a on gi1/ci0``, ``a``."""
     if total.owner is None:
         return total.name
     part = total.name.partition("/")[2]
@@ -187,7 +188,7 @@ def total_name(total: Total) -> str:
 
 
 def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
-    """The mean (or the peak, where that counts) of each line within the visible time."""
+    """Return the mean (or the peak, where that counts) of each line within the visible time."""
     lines = []
     visible = (data.at_s >= data.window.start) & (data.at_s <= data.window.end) & data.known
     is_peak = data.strip.resource.peak

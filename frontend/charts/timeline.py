@@ -22,7 +22,7 @@ LEFT_PX, RIGHT_PX = 56, 12
 
 
 def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
-    """The layout of a figure, without margins and y axis."""
+    """Return the layout of a figure, without margins and y axis."""
     positions, texts = elapsed_ticks(window.start, window.end, about=8)
     return {
         "height": height_px,
@@ -42,7 +42,7 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
         "transition": {"duration": 0},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "xaxis": {
-            "showspikes": False,  # the page's own line runs through all rows
+            "showspikes": False,  # the page's own cursor line runs through all rows
             "range": [window.start, window.end],
             "tickvals": positions,
             "ticktext": texts,
@@ -58,7 +58,7 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
 
 
 def frame_note(text: str, ink: Ink) -> Figure:
-    """A sentence in the middle of an empty figure."""
+    """Return a sentence in the middle of an empty figure."""
     return {
         "xref": "paper",
         "yref": "paper",
@@ -71,7 +71,7 @@ def frame_note(text: str, ink: Ink) -> Figure:
 
 
 def blank(height_px: int) -> Figure:
-    """An empty graph, shown until its data arrive."""
+    """Return an empty graph, shown until its data arrive."""
     return {
         "data": [],
         "frame_layout": {
@@ -86,22 +86,22 @@ def blank(height_px: int) -> Figure:
 
 
 AXIS_PX = 24
-#: Rows of the timeline: of a few runs, and of many.
+#: Row heights of the timeline, for few runs and for many.
 ROW_PX, SMALL_ROW_PX = 40, 24
 FEW_RUNS = 12
-#: What bars are thinned for; on wider screens they are a little wider than needed.
+#: The width that bars are merged for; on wider screens they are a little wider than needed.
 _PLOT_PX = 1000
 _THINNEST_PX = 2.5
 _LABELLED_PX = 18
 _MAX_LABELS = 400
-#: How opaque epochs are, in turn.
+#: The alternating opacities of epochs.
 _STRONG, _WEAK = 0.92, 0.62
 _BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
 _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
 def row_px(runs: int) -> int:
-    """The height of a run's row in the timeline."""
+    """Return the height of a run's row in the timeline."""
     return ROW_PX if runs <= FEW_RUNS else SMALL_ROW_PX
 
 
@@ -255,7 +255,7 @@ def _instants(events: Sequence[tuple[int, Bar]], ink: Ink) -> Figure:
 
 
 def _ends(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
-    """Mark the end of each run that did not finish; its reason stands beside the row."""
+    """Mark the end of each run that did not finish; the reason is written beside the row."""
     bad = [
         (row, life)
         for row, life in enumerate(lives)

@@ -2,7 +2,7 @@
 
 Figures are plain dictionaries in Plotly's own JSON: `plotly.graph_objects` would check every
 attribute in Python on every update. The server decides both axes' ranges, so that all charts of a
-page show the same stretch and each uses its height for what is seen.
+page show the same range and each uses its height for the visible data.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _NOTHING = {
     XAxis.EPOCH: "the selected runs have no values within epochs",
 }
 
-# Plotly fails when a subplot first appears in an update that changes nothing else, so both are
-# always there: that of the lines and that of the epochs' marks below it.
+# Plotly fails when a subplot first appears in an update that changes nothing else, so both always
+# exist: the one for the lines and the one for the marks below it.
 _ANCHORS: tuple[Figure, ...] = tuple(
     {"type": "scatter", "x": [None], "y": [None], "yaxis": axis, "hoverinfo": "skip", "name": ""}
     for axis in ("y", "y2")
 )
 
 
-#: What a graph shows until its data come: nothing, so that the page's sketch is seen.
+#: An empty graph until its data arrive, so that the page's placeholder stays visible.
 BLANK: Figure = {
     "data": [*_ANCHORS],
     "layout": {
@@ -74,7 +74,7 @@ BLANK: Figure = {
 
 
 def config(filename: str) -> Any:
-    """Options of every graph on every page; ``filename`` is that of a saved picture."""
+    """Return options of every graph on every page; ``filename`` is that of a saved picture."""
     return {
         "displaylogo": False,
         # Plotly's "Share chart" uploads the data to its cloud.
@@ -90,9 +90,9 @@ def config(filename: str) -> Any:
 def figure(data: ChartData, look: Look) -> Figure:
     """Draw a chart.
 
-    ``layout.meta`` says what is drawn: ``unit``, the ``factor`` of values in it, ``points``, ``x``,
-    ``utc_offset_s`` of times of day, ``aggregate`` (None where none is), ``level``, ``relative``,
-    ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
+    ``layout.meta`` describes the drawing: ``unit``, the ``factor`` of values in it, ``points``,
+    ``x``, ``utc_offset_s`` of times of day, ``aggregate`` (None without one), ``level``,
+    ``relative``, ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
     """
     ink = INKS[look.scheme]
     shown = [line for line in data.lines if not line.hidden]
@@ -111,7 +111,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     margin = layout["margin"]
     margin["r"] += room_px([line for line, _ in labelled])
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
-    # Few points are shown as the single readings they are, in all lines of a chart or in none.
+    # A few points are shown as single readings, in all lines of a chart or in none.
     few = max((int(np.isfinite(line.curve.values).sum()) for line in shown), default=0)
     marked = few <= _MARKED_POINTS and all(line.low is None for line in shown)
     is_unified = len(drawn) <= _UNIFIED_HOVER_LINES
@@ -159,7 +159,7 @@ def figure(data: ChartData, look: Look) -> Figure:
 
 
 def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:
-    """The entries of the list beside the chart, hidden lines included."""
+    """Return the entries of the list beside the chart, hidden lines included."""
     traces = []
     for line in lines:
         pen = pens.get(line.key) or Pen.of(line, 0, scheme, monochrome=False)
@@ -181,7 +181,7 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
 
 
 def notice(text: str, scheme: Scheme) -> Figure:
-    """An empty chart that says why it is empty."""
+    """Return an empty chart that says why it is empty."""
     ink = INKS[scheme]
     layout = layout_of(ink, XAxis.BARRIER, Window(0.0, 1.0), (0.0, 1.0), Look(scheme), 0, 0)
     layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
@@ -203,9 +203,9 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
 
 
 def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tuple[float, float]:
-    """The limits of the y axis; exponents of ten if it is logarithmic.
+    """Return the limits of the y axis; exponents of ten if it is logarithmic.
 
-    What is seen in the window with a little air, but for ends that were set by hand.
+    They enclose the visible data with a small margin, except for limits that the user set.
     """
     spec = data.spec
     plain = data.relative is Relative.OFF
@@ -223,23 +223,23 @@ def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tupl
         return math.log10(low), math.log10(high)
     low = low if hand_low is None else hand_low
     high = high if hand_high is None else hand_high
-    # One end by hand may leave nothing to the other.
+    # A limit set by the user may leave no range for the other.
     return (low, high) if low < high else (low, low + (abs(low) or 1.0))
 
 
 def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
-    """Whether ticks would get an SI prefix below 1 (``100µ``), which suits no unitless value."""
+    """Return whether ticks would get an SI prefix below 1 (``100µ``), wrong for unitless values."""
     return limits[0] < -3 if log else max(abs(end) for end in limits) < 0.005
 
 
 def y_range(
     lines: Sequence[Line], window: Window, ordinate: Ordinate, *, from_zero: bool
 ) -> tuple[float, float]:
-    """Lowest and highest value within the window, scaled, with a margin."""
+    """Return the lowest and highest value within the window, scaled, with a margin."""
     lows, highs = [], []
     for line in lines:
         seen = (line.curve.x >= window.start) & (line.curve.x <= window.end)
-        if not seen.any():  # a zoom between two points shows the stretch that joins them
+        if not seen.any():  # a zoom between two points shows the line that joins them
             seen[:] = True
         for array in (line.curve.values, line.low, line.high):
             if array is not None:

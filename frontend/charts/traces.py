@@ -19,14 +19,14 @@ from radt.store.records import Float64Array
 Figure = dict[str, Any]
 
 RUG_ROW_PX = 6
-_MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it stay
+_MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it remain
 _ESTIMATED_DASH, _PARTIAL_DASH = "6px,3px", "1px,3px"
 _GREYS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """How a line is drawn."""
+    """Style of a line."""
 
     colour: str
     dash: str = "solid"
@@ -46,9 +46,9 @@ class Pen:
 
 @dataclass(frozen=True, slots=True)
 class Ordinate:
-    """The scale of the y axis: ``factor`` times the stored value, in ``unit``.
+    """Scale of the y axis: ``factor`` times the stored value, in ``unit``.
 
-    ``signed`` are differences; ``log`` has no place for what is not positive.
+    ``signed`` are differences; ``log`` cannot show values of 0 or less.
     """
 
     factor: float
@@ -76,8 +76,8 @@ def line_traces(
 ) -> list[Figure]:
     """Return a line with its band; the line is dotted where runs are missing.
 
-    ``marked`` dots each point; ``detailed`` says everything to who points at it, ``smoothed`` that
-    the band is what was measured.
+    ``marked`` dots each point; ``detailed`` adds all facts to the hover text, ``smoothed`` that the
+    band holds the measured values.
     """
     traces = []
     if line.low is not None and line.high is not None:
@@ -90,7 +90,7 @@ def line_traces(
     whole = _stroke(line, values, ordinate, pen, marked=marked, detailed=detailed)
     if line.partial is None or not line.partial.any():
         return [*traces, whole]
-    # Dotted as far as the neighbouring points, so that the two parts meet.
+    # Dotted up to the neighbouring points, so that the two parts meet.
     partial = line.partial
     reach = partial | np.append(partial[1:], False) | np.insert(partial[:-1], 0, False)
     dotted = _stroke(
@@ -142,21 +142,21 @@ def _stroke(
 
 
 def _said(line: Line, detailed: bool) -> str:
-    """The hover text of a line: its name and, at one point only, its details."""
+    """Return the hover text of a line: its name and, at one point only, its details."""
     if detailed:
         return "<br>".join(map(escaped, (line.short, *line.facts)))
     return " · ".join(map(escaped, (line.short, *line.facts[:3])))
 
 
 def _lonely_points(values: Float64Array) -> BoolArray:
-    """Points between two gaps; they need a dot to be visible."""
+    """Return the points between two gaps; they need a dot to be visible."""
     finite = np.isfinite(values)
     beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
     return finite & ~beside
 
 
 def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged: bool) -> Figure:
-    """One closed outline per stretch without gaps; ``edged`` if it may have no height."""
+    """Return one closed outline per stretch without gaps; ``edged`` if it may have no height."""
     finite = np.isfinite(low) & np.isfinite(high)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))
     xs: list[npt.ArrayLike] = []

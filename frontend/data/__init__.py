@@ -1,1 +1,1 @@
-"""What the dashboard reads: the store, its series in memory, and the data of each page."""
+"""Data of the dashboard: the store, its series in memory, and the data of each page."""

@@ -1,13 +1,13 @@
 """One line per workload: the mean or sum of its runs, and the band between their extremes.
 
-Each cell of the grid has the mean, the lowest and the highest of all that was recorded in it, so
+Each cell of the grid has the mean, the minimum and the maximum of all values recorded in it, so
 that peaks survive in the band however coarse the grid is.
-Runs log at their own pace; on the common grid a run without a point in a cell takes part with the
+Runs log at their own pace; on the common grid a run without a point in a cell contributes the
 straight line between its neighbours, or a sum would drop wherever one of the runs happens to pause.
 Before its first and after its last point a run adds nothing to a sum: it was not running. In a gap
 it was running and its value is unknown, so the sum is missing, not smaller; likewise before the
 first and after the last point of a series without a regular interval. A mean is that of the runs
-present, and marked as partial where some are not.
+present, and marked as partial where some are missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GRID_CELLS = 800
 class Member:
     """All points of one run or device; ``interval`` is None if they are irregular.
 
-    ``lived`` is when the run began and ended, both on the x axis.
+    ``lived`` is the run's lifetime on the x axis, from start to end.
     """
 
     cells: Cells
@@ -44,9 +44,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class OnGrid:
-    """One member on the grid: middle, lowest and highest value of each cell (M,), NaN if absent.
+    """One member on the grid: mean, minimum and maximum of each cell (M,), NaN if absent.
 
-    ``owed`` (M,) is True where it has no value although it was there.
+    ``owed`` (M,) is True where the member was running but has no value.
     """
 
     middle: Float64Array
@@ -115,10 +115,10 @@ def workload_line(
     smoothing_width: float = 0.0,
     surroundings: Sequence[Member] = (),
 ) -> Line | None:
-    """The line of a workload; None if its members have no points.
+    """Return the line of a workload; None if its members have no points.
 
-    ``zero`` is where the members' digests have an edge. ``surroundings`` are the members with what
-    is around the window, for smoothing; the members themselves if there are none.
+    ``zero`` is an edge of the members' digests. ``surroundings``, used for smoothing, are the
+    members with their data around the window; they default to the members themselves.
     """
     members = [member for member in members if len(member.cells)]
     if not members:
@@ -146,7 +146,7 @@ def workload_line(
 
 
 def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line:
-    """The moving mean of ``whole``, whose cells have these edges."""
+    """Return the moving mean of ``whole``, whose cells have these edges."""
     values = whole.curve.values
     known = np.isfinite(values)
     if not known.any():
@@ -160,9 +160,10 @@ def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line
 
 
 def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) -> Float64Array:
-    """Edges of the cells (M + 1,): never finer than the readings, about `GRID_CELLS` at most.
+    """Return the edges of the cells (M + 1,): never finer than readings, at most about
+    `GRID_CELLS`.
 
-    Widths are powers of two, so that a line that grows stays as it was, and digests fall into it.
+    Widths are powers of two, so that a growing line keeps its cells, and digests fall into them.
     """
     start = min(float(member.cells.first[0]) for member in members)
     end = max(float(member.cells.last[-1]) for member in members)
@@ -170,11 +171,11 @@ def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) ->
         start, end = max(start, window.start), min(end, window.end)
     span = max(end - start, 1e-6)
     intervals = [member.interval for member in members if member.interval is not None]
-    # Seconds since 1970 leave few digits behind the point.
+    # Float64 leaves few digits after the point for seconds since 1970.
     finest = 8 * float(np.spacing(max(abs(start), abs(end))))
     width = power_of_two(max(span / GRID_CELLS, min(intervals, default=0.0), finest))
     if all(np.array_equal(member.cells.first, member.cells.last) for member in members):
-        # Half a cell earlier: readings that come at multiples of the interval fall into the middle.
+        # Half a cell earlier: readings at multiples of the interval fall into the middle of cells.
         zero -= width / 2
     first = math.floor((start - zero) / width)
     count = max(1, math.floor((end - zero) / width) - first + 1)
@@ -182,7 +183,7 @@ def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) ->
 
 
 def on_grid(member: Member, edges: Float64Array) -> OnGrid:
-    """The values of one member in the cells between the edges."""
+    """Return the values of one member in the cells between the edges."""
     count = len(edges) - 1
     width = float(edges[-1] - edges[0]) / count
     middles = (edges[:-1] + edges[1:]) / 2
@@ -221,7 +222,7 @@ def between(cells: Cells, at: Float64Array) -> Float64Array:
 def combine(
     cells: Sequence[OnGrid], edges: Float64Array, aggregate: Aggregate, label: str, run: RunEntry
 ) -> Line:
-    """Add the members up. The band of a mean spans the members; of a sum, the sums of extremes."""
+    """Combine the members. The band of a mean spans the members; of a sum, the sums of extremes."""
     middles = np.stack([member.middle for member in cells])
     lows = np.stack([member.low for member in cells])
     highs = np.stack([member.high for member in cells])
@@ -241,7 +242,7 @@ def combine(
     for array in (value, low, high):
         array[~shown] = np.nan
     middle = (edges[:-1] + edges[1:]) / 2
-    # Leading and trailing empty cells carry nothing; those in between are gaps.
+    # Leading and trailing empty cells are dropped; those in between are gaps.
     places = np.flatnonzero(shown)
     seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
     return Line(
@@ -259,7 +260,7 @@ def combine(
 
 
 def in_gap(known: BoolArray) -> BoolArray:
-    """Whether each cell (K, M) of a member is unknown between known ones."""
+    """Return whether each cell (K, M) of a member is unknown between known ones."""
     places = np.arange(known.shape[1])
     first = np.where(known.any(axis=1), known.argmax(axis=1), known.shape[1])
     last = known.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
@@ -268,9 +269,9 @@ def in_gap(known: BoolArray) -> BoolArray:
 
 
 def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
-    """The lifetime of a series' process, in seconds since the barrier.
+    """Return the lifetime of a series' process, in seconds since the barrier.
 
-    None of a device, which was there all the time.
+    None for a device, which exists the whole time.
     """
     started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
     if record.scope is not Scope.PROCESS or started_ns is None:
@@ -281,10 +282,10 @@ def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The baseline of a comparison: one curve per measured run or device.
+    """Baseline of a comparison: one curve per measured run or device.
 
-    ``curves`` are by what comes behind the run or workload in a line's key (a device, a listener);
-    ``keys`` are those of the baseline's own lines.
+    The keys of ``curves`` are the part of a line's key after the run or workload (a device, a
+    listener); ``keys`` are those of the baseline's own lines.
     """
 
     name: str
@@ -292,14 +293,14 @@ class Baseline:
     keys: frozenset[str]
 
     def curve_for(self, line: Line) -> Curve | None:
-        """The curve of the same device, or the only curve."""
+        """Return the curve of the same device, or the only curve."""
         if len(self.curves) == 1:
             return next(iter(self.curves.values()))
         return self.curves.get(suffix(line.key))
 
 
 def suffix(key: str) -> str:
-    """The part of a key after the run or workload."""
+    """Return the part of a key after the run or workload."""
     places = [key.index(sign) for sign in "/@" if sign in key]
     return key[min(places) :] if places else ""
 
@@ -307,7 +308,7 @@ def suffix(key: str) -> str:
 def against(
     lines: Sequence[Line], baseline: Baseline, relative: Relative
 ) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """The lines relative to the baseline, and notes about it."""
+    """Return the lines relative to the baseline, and notes about it."""
     found: list[Line] = []
     apart: list[str] = []
     zeros = 0
@@ -341,7 +342,7 @@ def value_at(curve: Curve, x: Float64Array) -> Float64Array:
     """Interpolate linearly; NaN outside the points and within gaps."""
     if not len(curve.x):
         return np.full(len(x), np.nan)
-    # A NaN among the points is a gap: whatever leads to or from it is none.
+    # A NaN among the points is a gap: no line leads to it or from it.
     result: Float64Array = np.interp(x, curve.x, curve.values, left=np.nan, right=np.nan)
     return result
 

@@ -25,7 +25,7 @@ _SHORTEST = 1.0
 class Axis:
     """An x axis with one map per run id. ``whole`` is the range without a zoom.
 
-    There are no ``maps`` over steps: each point has its own step.
+    Over steps there are no ``maps``: each point has its own step.
     """
 
     kind: XAxis
@@ -46,13 +46,13 @@ class Axis:
         return cells.on_steps() if self.by_step else cells.mapped(self.maps[run.run_id])
 
     def x_of(self, run: RunEntry, elapsed_s: float) -> float:
-        """The position of an instant of a run; NaN if unknown."""
+        """Return the position of an instant of a run; NaN if unknown."""
         if self.by_step:
             return math.nan
         return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
 
     def asked(self, run: RunEntry, window: Window | None) -> tuple[float | None, float | None]:
-        """A range of the axis in seconds since the run's barrier, or in steps."""
+        """Return a range of the axis in seconds since the run's barrier, or in steps."""
         if window is None:
             return None, None
         if self.by_step:
@@ -69,7 +69,7 @@ def axis_of(
 ) -> Axis:
     """Return the axis of runs; ``ends_s`` are their ends or newest samples, in s after the barrier.
 
-    Of steps nothing is known here: the whole is that of the lines (`whole_of`).
+    The range of steps is not known here: it follows from the lines (`whole_of`).
     """
     longest_s = max((ends_s[run_id] for run_id in runs), default=_SHORTEST)
     whole = Window(0.0, max(longest_s, _SHORTEST))
@@ -97,30 +97,30 @@ def axis_of(
 
 
 def whole_of(placed: Iterable[Cells]) -> Window:
-    """The range from the first to the last point of all lines."""
+    """Return the range from the first to the last point of all lines."""
     spans = [(float(cells.first[0]), float(cells.last[-1])) for cells in placed if len(cells)]
     start = min((first for first, _ in spans), default=0.0)
     return Window(start, max([last for _, last in spans] + [start + _SHORTEST]))
 
 
 def started_s(run: RunEntry) -> float:
-    """The start of a run's process, in seconds since its barrier; 0 if unknown."""
+    """Return the start of a run's process, in seconds since its barrier; 0 if unknown."""
     started_ns = run.record.started_ns
     return 0.0 if started_ns is None else (started_ns - run.origin_ns) / 1e9
 
 
 def is_epoch(marker: MarkerRecord) -> bool:
-    """Whether a marker is an epoch of the run's first process; others count the same epochs."""
+    """Return whether a marker is an epoch of the run's first process; the others repeat it."""
     return marker.kind is MarkerKind.EPOCH and not marker.process
 
 
 def epoch_maps(
     runs: Mapping[str, RunEntry], ends_s: Mapping[str, float], markers: Sequence[MarkerRecord]
 ) -> dict[str, XMap]:
-    """Maps from time to finished epochs: 2.5 is half-way through the third epoch.
+    """Return maps from time to finished epochs: 2.5 is half-way through the third epoch.
 
-    What comes before the first and after the last epoch has no place. How long an epoch that goes
-    on will take, nobody knows: as long as the one before it, at least.
+    Times before the first and after the last epoch have no position. An epoch in progress is
+    assumed to take at least as long as the previous one.
     """
     of_run: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in runs}
     for marker in markers:
@@ -155,7 +155,7 @@ def _epoch_map(
     return XMap(seconds, np.array([*done, done[-1] + 1]))
 
 
-#: Marks of one run; of more, those in between are left out.
+#: The limit on marks of one run; with more marks, those in between are left out.
 MAX_MARKS = 400
 
 
@@ -166,7 +166,7 @@ def ticks(
     axis: Axis,
     window: Window | None,
 ) -> tuple[Tick, ...]:
-    """The marks of the runs, within the window if there is one."""
+    """Return the marks of the runs, within the window if there is one."""
     of_run: dict[str, list[MarkerRecord]] = {}
     for marker in markers:
         if marker.run_id in runs and (is_epoch(marker) or marker.kind is not MarkerKind.EPOCH):
@@ -177,7 +177,7 @@ def ticks(
         run = runs[run_id]
         own = [_tick(row, tints[run_id], run, marker, axis) for marker in of_run[run_id]]
         seen = [mark for mark in own if _is_seen(mark, window)]
-        # Epochs first: of a script's spans there may be thousands.
+        # Epochs first: a script may have thousands of spans.
         epochs = [mark for mark in seen if mark.kind is MarkerKind.EPOCH]
         others = [mark for mark in seen if mark.kind is not MarkerKind.EPOCH]
         shown += _thinned(epochs)

@@ -20,7 +20,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
 from radt.tags import PROFILED, PRUNED
 
-#: As many runs as the eight colours tell apart are shown until the user chooses.
+#: The limit on runs shown until the user chooses: the eight distinguishable colours.
 AUTOMATIC_RUNS = 8
 
 
@@ -28,10 +28,11 @@ AUTOMATIC_RUNS = 8
 class RunEntry:
     """A run, its workload, and its place among the experiment's runs (from 0).
 
-    ``profiled`` is the profiler that slowed it down, ``pruned`` what was taken away of its samples
-    and when; empty for none. ``is_elsewhere_too`` says that another machine has
-    a workload of the same label. Where several experiments are compared, ``prefix`` is the name of
-    the run's and ``dash`` its place among them (from 0): lines of the first are solid.
+    ``profiled`` is the profiler that slowed the run down, ``pruned`` describes deleted samples and
+    when they were deleted; both are empty for none. ``is_elsewhere_too`` says that another machine
+    has a workload of the same label. Where several experiments are compared, ``prefix`` is the name
+    of the run's experiment and ``dash`` the experiment's place (from 0): lines of the first are
+    solid.
     """
 
     record: RunRecord
@@ -56,13 +57,13 @@ class RunEntry:
 
     @property
     def short(self) -> str:
-        """The workload's label and the run's letter: ``three b``; without letter if alone."""
+        """The workload's label and the run's letter: ``three b``; no letter for a single run."""
         name = self.workload_name
         return name if self.alone else f"{name} {self.record.letter}"
 
     @property
     def own_name(self) -> str:
-        """As `short`, where a column or heading says machine and experiment."""
+        """Like `short`, for columns and headings that already name machine and experiment."""
         return (
             self.record.workload if self.alone else f"{self.record.workload} {self.record.letter}"
         )
@@ -71,7 +72,7 @@ class RunEntry:
     def workload_name(self) -> str:
         """The workload's label, with machine or experiment where the label is ambiguous.
 
-        A script that was run by itself has none, and goes by the run's name.
+        A script that was run by itself has no label and uses the run's name.
         """
         label, host = self.record.workload or self.record.name, self.record.host
         name = f"{label} {host}".strip() if self.is_elsewhere_too else label
@@ -84,7 +85,7 @@ class RunEntry:
 
     @property
     def second_name(self) -> str:
-        """The run's name beside its workload's; empty for a run that has no other."""
+        """The run's own name where it differs from its workload's, else empty."""
         return self.record.name if self.record.workload else ""
 
 
@@ -146,15 +147,15 @@ class Catalog:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """The machines of the runs."""
+        """Machines of the runs."""
         return tuple(sorted({host for workload in self.workloads for host in workload.hosts}))
 
     def runs_like(self, beginning: str) -> list[str]:
-        """The ids of runs that start with the prefix."""
+        """Return the ids of runs that start with the prefix."""
         return self._run_ids.like(beginning)
 
     def workloads_like(self, beginning: str) -> list[str]:
-        """The ids of workloads that start with the prefix; all ids for an empty one."""
+        """Return the ids of workloads that start with the prefix; all ids for an empty one."""
         return self._workload_ids.like(beginning)
 
     @cached_property
@@ -166,15 +167,16 @@ class Catalog:
         return _Ids(self.workloads_by_id)
 
     def ordered(self, run_ids: Iterable[str]) -> tuple[str, ...]:
-        """The known ids among those given, in catalog order, without duplicates."""
+        """Return the known ids among those given, in catalog order, without duplicates."""
         known = [self.runs[run_id] for run_id in set(run_ids) if run_id in self.runs]
         return tuple(run.run_id for run in sorted(known, key=lambda run: run.ordinal))
 
     def automatic(self) -> tuple[str, ...]:
-        """The runs of the newest whole workloads, as many as there are colours.
+        """Return the runs of the newest whole workloads, as many as there are colours.
 
-        Workloads that have not begun do not count; of a bigger newest workload all runs are shown.
-        Profiled workloads are shown only where there are no others: they are no measurements.
+        Workloads that have not started do not count; a newest workload with more runs is shown
+        whole. Profiled workloads are shown only if there are no others: profiling distorts
+        measurements.
         """
         chosen: list[str] = []
         begun = [w for w in self.workloads if any(r.record.started_ns for r in w.runs)]
@@ -258,7 +260,7 @@ class Tints:
         self._source = source
 
     def run(self, run: RunEntry) -> int:
-        """The colour index of a run.
+        """Return the colour index of a run.
 
         Raises:
             StoreError: The store cannot be read.
@@ -267,7 +269,7 @@ class Tints:
         return tint(catalog, run.run_id, run)
 
     def workload(self, run: RunEntry) -> int:
-        """The colour index of a run's workload.
+        """Return the colour index of a run's workload.
 
         Raises:
             StoreError: The store cannot be read.
@@ -280,7 +282,7 @@ class Tints:
 
 
 def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
-    """A run's colour index within its experiment; ``run`` if the run is gone."""
+    """Return a run's colour index within its experiment; ``run`` if the run is gone."""
     entry = catalog.runs.get(run_id, run)
     if entry is None:
         return 0
@@ -294,5 +296,5 @@ def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
 
 
 def beside(place: int, number: int) -> int:
-    """Another shade of a colour, for the second and third device of a workload."""
+    """Return another shade of a colour, for the second and third device of a workload."""
     return (place + HUE_COUNT * number) % (HUE_COUNT * SHADE_COUNT)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from radt.frontend.data.model import BoolArray
 from radt.store.records import Float64Array, Int64Array
 
-#: Readings that are no further apart are one and the same.
+#: Readings no further apart than this are the same reading.
 SAME_INSTANT = 1e-6
 COLUMNS = (
     *("first", "last", "low", "high", "low_at", "high_at"),
@@ -28,10 +28,11 @@ COLUMNS = (
 class Cells:
     """N cells in order (all arrays (N,)), each with at least one finite value.
 
-    From ``first`` to ``last``; lowest and highest value, and where they are; sum and number of
-    values; the area under the line that leads from the point before ``first`` to ``last``, and the
-    width that has such a line (gaps have none). ``gap`` is True where something is missing before.
-    ``steps`` (4, N) are those of first, last, lowest and highest; None if there are none.
+    A cell spans ``first`` to ``last`` and has the lowest and highest value with their positions,
+    the sum and number of values, the area under the line from the point before ``first`` to
+    ``last``, and the width of that line (0 across gaps). ``gap`` is True if values are missing
+    before the cell. ``steps`` (4, N) are the steps of first, last, lowest and highest; None without
+    steps.
     """
 
     first: Float64Array
@@ -67,17 +68,17 @@ class Cells:
         return height
 
     def part(self, start: int, stop: int) -> Cells:
-        """Cells ``start`` to ``stop``, as views."""
+        """Return cells ``start`` to ``stop``, as views."""
         return self.taken(slice(start, stop))
 
     def between(self, start: float, end: float, margin: int = 1) -> Cells:
-        """The cells that overlap a range, and ``margin`` neighbours on each side."""
+        """Return the cells that overlap a range, and ``margin`` neighbours on each side."""
         left = int(np.searchsorted(self.last, start, "left"))
         right = int(np.searchsorted(self.first, end, "right"))
         return self.part(max(0, left - margin), max(left, right) + margin)
 
     def broken_at(self, holes: npt.ArrayLike) -> Cells:
-        """The cells with gaps added where recorded gaps begin."""
+        """Return the cells with gaps added where recorded gaps begin."""
         places = np.searchsorted(self.first, np.asarray(holes, dtype=np.float64), "right")
         places = places[(places > 0) & (places < len(self))]
         if not len(places):
@@ -89,7 +90,7 @@ class Cells:
     def merged(self, starts: Int64Array) -> Cells:
         """Merge groups of cells that begin at these indices; the first is 0.
 
-        What is missing within a group is forgotten, but for its width.
+        Gaps within a group are forgotten, except for their width.
         """
         if len(starts) == len(self):
             return self
@@ -118,7 +119,7 @@ class Cells:
         )
 
     def on_steps(self) -> Cells:
-        """The cells over steps instead of time; cells without steps are left out."""
+        """Return the cells over steps instead of time; cells without steps are left out."""
         if self.steps is None:
             return self.part(0, 0)
         has_step: BoolArray = np.asarray(np.isfinite(self.steps).all(axis=0))
@@ -126,7 +127,7 @@ class Cells:
         assert own.steps is not None
         first, last, low_at, high_at = own.steps
         if len(first) and (np.any(first[1:] < first[:-1]) or np.any(last < first)):
-            order = np.argsort(first, kind="stable")  # a run that began again from an earlier step
+            order = np.argsort(first, kind="stable")  # a run that resumed from an earlier step
             own = own.taken(order)
             assert own.steps is not None
             first, last, low_at, high_at = own.steps
@@ -136,7 +137,7 @@ class Cells:
         return own.moved(first, last, low_at, high_at, cover)
 
     def mapped(self, onto: XMap) -> Cells:
-        """The cells mapped to another axis."""
+        """Return the cells mapped to another axis."""
         if isinstance(onto, Shift):
             if onto.by == 0:
                 return self
@@ -170,7 +171,7 @@ class Cells:
         high_at: Float64Array,
         cover: Float64Array,
     ) -> Cells:
-        """The same values at other positions."""
+        """Return the same values at other positions."""
         with np.errstate(invalid="ignore", divide="ignore"):
             height = np.where(self.cover > 0, self.area / self.cover, 0.0)
         return replace(
@@ -184,7 +185,7 @@ class Cells:
         )
 
     def taken(self, which: slice | Int64Array | BoolArray) -> Cells:
-        """The cells at these indices."""
+        """Return the cells at these indices."""
         steps = None if self.steps is None else self.steps[:, which]
         cells = Cells(*(getattr(self, name)[which] for name in COLUMNS))
         return cells if steps is None else replace(cells, steps=steps)
@@ -196,7 +197,7 @@ NO_CELLS = Cells(*(np.empty(0),) * 10, np.empty(0, dtype=bool))
 class XMap:
     """Maps seconds since the barrier to another axis, linearly between known points.
 
-    Before the first and after the last of them there is nothing (NaN).
+    Positions before the first and after the last point are NaN.
     """
 
     def __init__(self, seconds: Float64Array, x: Float64Array) -> None:
@@ -212,7 +213,7 @@ class XMap:
 
 
 class Shift(XMap):
-    """Maps seconds to seconds after another zero."""
+    """Maps seconds to seconds with another zero."""
 
     def __init__(self, by: float) -> None:
         super().__init__(np.empty(0), np.empty(0))
@@ -241,13 +242,13 @@ def of_points(
     longest: float = math.inf,
     before: Before | None = None,
 ) -> Cells:
-    """A cell for each finite value; a pause longer than ``longest`` is a gap."""
+    """Return a cell for each finite value; a pause longer than ``longest`` is a gap."""
     finite = np.isfinite(values)
     lead = before or Before()
     if finite.all():
         missing = np.zeros(len(at), dtype=bool)
     else:
-        # Whether values are missing right before each of those that are there.
+        # Whether values are missing right before each value.
         place = np.flatnonzero(finite)
         missing = np.diff(place, prepend=-1) > 1
         at, values = at[finite], values[finite]
@@ -311,12 +312,12 @@ def grouped(cells: Cells, width: float, zero: float = 0.0) -> Cells:
 
 
 def group_starts(numbers: Float64Array) -> Int64Array:
-    """The indices at which runs of equal numbers begin."""
+    """Return the indices at which runs of equal numbers begin."""
     return np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
 
 
 def power_of_two(at_least: float) -> float:
-    """The smallest power of two that is at least the value."""
+    """Return the smallest power of two that is at least the value."""
     if not 0 < at_least < math.inf:
         return 2.0**-30
     mantissa, exponent = math.frexp(at_least)
@@ -324,16 +325,16 @@ def power_of_two(at_least: float) -> float:
 
 
 def _first_equal(values: Float64Array, wanted: Float64Array, lengths: Int64Array) -> Int64Array:
-    """The index of the first value in each group that equals the group's target."""
+    """Return the index of the first value in each group that equals the group's target."""
     places = np.flatnonzero(values == np.repeat(wanted, lengths))
     groups = np.repeat(np.arange(len(lengths)), lengths)[places]
     return places[group_starts(groups.astype(np.float64))]
 
 
 def moving_mean(cells: Cells, at: Float64Array, width: float) -> Float64Array:
-    """The mean within ``width`` around each position (N,); NaN where there is no value.
+    """Return the mean within ``width`` around each position (N,); NaN where there is no value.
 
-    Gaps are not bridged: at one the window ends.
+    The window does not reach across gaps.
     """
     if not len(cells):
         return np.full(len(at), np.nan)
@@ -350,16 +351,16 @@ def mean_within(
     at: Float64Array,
     width: float,
 ) -> Float64Array:
-    """`moving_mean` of blocks from ``begins`` to ``ends`` (M,) with these ``heights``."""
+    """Return `moving_mean` of blocks from ``begins`` to ``ends`` (M,) with these ``heights``."""
     spans = ends - begins
     knots = np.stack([begins, ends], axis=1).ravel()
-    # Rounding may put a beginning a hair before the end before it.
+    # Rounding may put a start slightly before the previous end.
     knots = np.maximum.accumulate(knots)
     area = np.repeat(np.cumsum(spans * heights), 2)
     cover = np.repeat(np.cumsum(spans), 2)
     area[::2] -= spans * heights
     cover[::2] -= spans
-    # The stretch without gaps in which each place is.
+    # The stretch without gaps that contains each position.
     heads = np.flatnonzero(np.concatenate(([True], gaps[1:])))
     tails = np.append(heads[1:], len(ends)) - 1
     own = np.clip(np.searchsorted(begins[heads], at, "right") - 1, 0, len(heads) - 1)

@@ -31,13 +31,12 @@ from radt.store import growth
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 
-#: Series of a metric that are asked whether they have steps: all have, or none, as a rule.
+#: The number of series checked for steps: as a rule all series of a metric have them, or none.
 _ASKED_FOR_STEPS = 12
 
 
 def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, ...]:
-    """The x axes that make sense for a metric of the chosen runs: times always, steps and epochs
-    where there are any.
+    """Return the possible x axes of a metric: times always, steps and epochs if recorded.
 
     Raises:
         StoreError: The store cannot be read.
@@ -60,7 +59,7 @@ def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
 
 
 def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
-    """The x axis of the chosen runs, shared by all charts.
+    """Return the x axis of the chosen runs, shared by all charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -72,12 +71,12 @@ def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
 def chart_data(
     source: Source, selection: Selection, spec: ChartSpec, board: BoardSpec, window: Window | None
 ) -> ChartData | None:
-    """What a chart shows of the chosen runs; None if none of them has the metric.
+    """Return the data of a chart for the chosen runs; None if none of them has the metric.
 
     ``window`` is the visible part of the chart's x axis, None for all.
 
     Raises:
-        StoreError: The store cannot be read; or a chunk is damaged.
+        StoreError: The store cannot be read, or a chunk is damaged.
     """
     series = series_of(source, tuple(selection.runs)).get(spec.metric)
     if not series:
@@ -86,7 +85,7 @@ def chart_data(
 
 
 class _Chart:
-    """One chart on its way from the store to `ChartData`."""
+    """One chart while `ChartData` is being built from the store."""
 
     def __init__(
         self,
@@ -241,12 +240,12 @@ class _Chart:
 
 
 def hidden_line(key: str, label: str, short: str, ordinal: int, dash: int) -> Line:
-    """A hidden line: listed, without data."""
+    """Return a hidden line: listed, without data."""
     return Line(key, label, short, ordinal, EMPTY, dash=dash, hidden=True)
 
 
 def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
-    """The range from the barrier to the end (or newest sample) of the longest run.
+    """Return the range from the barrier to the end (or newest sample) of the longest run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -255,7 +254,7 @@ def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
 
 
 def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
-    """Seconds from the barrier to the end of each run, or to its newest sample."""
+    """Return the seconds from the barrier to each run's end, or to its newest sample."""
     going_on = tuple(
         run_id
         for run_id, run in runs.items()
@@ -291,11 +290,11 @@ def read(
     """Read the cells of a feed; every point near ``window``, unless there are too many.
 
     Raises:
-        StoreError: The store cannot be read; or a chunk is damaged.
+        StoreError: The store cannot be read, or a chunk is damaged.
     """
     parts = []
     longest = math.inf
-    # What several runs saw of one device has the place that it has for the first of them.
+    # A device's series from several runs is placed on the x axis by the first of them.
     first = feed.parts[0][0]
     start, end = axis.asked(first, window)
     for run, record in feed.parts:
@@ -310,7 +309,7 @@ def read(
 
 
 def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
-    """The starts of recorded gaps of this series, in seconds."""
+    """Return the starts of recorded gaps of this series, in seconds."""
     return [
         (gap.start_ns - run.origin_ns) / 1e9
         for gap in gaps

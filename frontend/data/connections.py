@@ -1,4 +1,4 @@
-"""Connections to a store: a file that may be replaced, a database that may be away for a while."""
+"""Connections to a store: a file that may be replaced, or a database that may be unreachable."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from radt.errors import StoreError
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 
-#: A database that did not answer is tried again after this long.
+#: Delay before a database that did not answer is tried again.
 RETRY_S = 2.0
-#: How often a database is asked for news at most, however many browsers look.
+#: The shortest interval between polls of a database, whatever the number of browsers.
 _ASK_INTERVAL_S = 0.8
 
 
 class NothingRecordedError(StoreError):
-    """There is no store yet where the dashboard looks, or no run in it."""
+    """The dashboard's store does not exist yet, or it has no runs."""
 
     def __init__(self, address: StoreAddress) -> None:
         super().__init__(f"no runs in {address}", "Run `radt train.py` to record one")
@@ -27,9 +27,9 @@ class NothingRecordedError(StoreError):
 class Connection(ABC):
     """Opens one store, and reopens it after a failure. Thread-safe.
 
-    ``opened`` counts the openings: what was read from an earlier one counts no more.
-    ``ask_interval_s`` is how long an answer to "is there news" holds. ``outlives_outages`` says
-    that what was read may be shown while the store cannot be read.
+    ``opened`` counts the openings: data read from an earlier one are stale. ``ask_interval_s`` is
+    how long a polled revision stays valid. ``outlives_outages`` says that data read before may be
+    shown while the store cannot be read.
     """
 
     ask_interval_s = 0.0
@@ -50,10 +50,10 @@ class Connection(ABC):
 
     @abstractmethod
     def reader(self) -> StoreReader:
-        """The open store.
+        """Return the open store.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: The store cannot be opened.
         """
 
     def lost(self, reader: StoreReader) -> None:
@@ -83,10 +83,11 @@ class FileConnection(Connection):
         self._inode: int | None = None
 
     def reader(self) -> StoreReader:
-        """
+        """Return the open file, reopened if it was replaced.
+
         Raises:
-            NothingRecordedError: There is none.
-            StoreError: It is damaged, or a newer radt wrote it.
+            NothingRecordedError: The file does not exist.
+            StoreError: The file is damaged, or a newer radt wrote it.
         """
         with self._lock:
             try:
@@ -102,7 +103,7 @@ class FileConnection(Connection):
 
 
 class DatabaseConnection(Connection):
-    """A Postgres database. Only one thread at a time waits for one that does not answer."""
+    """A Postgres database. Only one thread at a time waits for a database that does not answer."""
 
     ask_interval_s = _ASK_INTERVAL_S
     outlives_outages = True
@@ -113,16 +114,17 @@ class DatabaseConnection(Connection):
         self._retry_at = 0.0
 
     def reader(self) -> StoreReader:
-        """
+        """Return the open database.
+
         Raises:
-            SchemaTooOldError: It has to be brought up to date.
+            SchemaTooOldError: The schema has to be upgraded.
             SchemaTooNewError: A newer radt wrote it.
-            StoreError: It cannot be reached, or lets us not in; for `RETRY_S` nobody tries again.
+            StoreError: The database is unreachable or denies access; retried after `RETRY_S`.
         """
         with self._lock:
             if self._reader is None:
                 if self._error is not None and time.monotonic() < self._retry_at:
-                    # Not the same object: each thread writes its own traceback to it.
+                    # A new exception: each thread writes its own traceback to it.
                     raise type(self._error)(self._error.message, self._error.remedy)
                 try:
                     self._reader = StoreReader(self.address)

@@ -1,4 +1,4 @@
-"""Lines of a chart, one a run: what was measured, on elapsed time, with its gaps.
+"""Lines of a chart, one per run: measured values over elapsed time, with gaps.
 
 A value that describes the whole machine or a whole GPU is the same for all runs on it; it becomes
 one line, named after the device, instead of several on top of each other.
@@ -23,7 +23,7 @@ from radt.units import plural
 
 #: Points of one line: two for each pixel of a wide chart.
 LINE_POINTS = 1600
-#: Of all lines together, where there are many: browsers draw each point of each.
+#: The limit on points of all lines together: browsers draw each one.
 _CHART_POINTS = 16_000
 _LEAST_POINTS = 400
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
@@ -32,7 +32,7 @@ _TOTAL = "total"
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """All series that become one line: one process's, or one device's as seen by all its runs."""
+    """All series that become one line: of one process, or of one device as all its runs saw it."""
 
     key: str
     label: str
@@ -45,14 +45,14 @@ class Feed:
     def is_total(self) -> bool:
         """Whether it is the sum of single devices, if there are any.
 
-        Of a run, what has no entity is its first process, and no sum of the others.
+        A run's series without an entity is its first process, not a sum of the others.
         """
         record = self.parts[0][1]
         return record.scope in _SHARED and not record.entity
 
     @property
     def whole(self) -> tuple[str, str, str]:
-        """What the devices of one total have in common: who read them, and where."""
+        """Key that the devices of one total share: their listener and location."""
         record = self.parts[0][0].record
         return self.listener, record.workload_id, record.host
 
@@ -70,10 +70,10 @@ def feeds(
 ) -> tuple[Feed, ...]:
     """Sort the series of one metric into lines, in the order of the runs.
 
-    ``tints`` None gives places of colours as if there were eight runs at most.
+    With ``tints`` None, colours are assigned as if there were at most eight runs.
 
-    What two listeners have read of the same thing are two lines, named after them. What is the
-    sum of others (all disks, besides each) is named total.
+    Readings of the same quantity by two listeners are two lines, named after the listeners. The sum
+    of other series (all disks, besides each disk) is named total.
     """
     series = tuple(series)
     places = {run_id: place for place, run_id in enumerate(runs)}
@@ -126,8 +126,8 @@ def feeds(
     seen: Counter[str] = Counter()
     shaded = []
     for feed in own:
-        # Several devices of one workload, several processes of one run: shades of its colour.
-        # Each run of MLflow has devices of its own: MLflow does not say which are the same.
+        # Several devices of one workload, several processes of one run: shades of its colour. Each
+        # MLflow run has devices of its own: MLflow does not record which ones are the same.
         first = feed.parts[0][0]
         own_devices = first.record.is_from_mlflow
         owner = first.run_id if own_devices else feed.key[: 1 + ID_DIGITS]
@@ -142,15 +142,15 @@ def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
 
 
 def without_parts(feeds: Sequence[Feed]) -> Sequence[Feed]:
-    """Only the total where there is one: with what it is the sum of, all would count twice."""
+    """Return the totals where there are any: together with their parts, values count twice."""
     totals = {feed.whole for feed in feeds if feed.is_total}
     return [feed for feed in feeds if feed.is_total or feed.whole not in totals]
 
 
 def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
-    """The line of a feed; None without points.
+    """Return the line of a feed; None without points.
 
-    Where it is smoothed, the line is the moving mean and the band what was measured.
+    A smoothed line is the moving mean, and its band the measured values.
     """
     shown = cells if sight.window is None else _seen(cells, sight.window)
     if not len(shown):
@@ -183,7 +183,7 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
 
 
 def mean_curve(cells: Cells, sight: Sight) -> Curve:
-    """One value for each stretch that can be seen: what others are compared with."""
+    """Return one value per visible stretch, as the basis of comparisons."""
     shown = cells if sight.window is None else _seen(cells, sight.window)
     if not len(shown):
         return EMPTY
@@ -198,9 +198,9 @@ def mean_curve(cells: Cells, sight: Sight) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is seen of lines: ``window`` None for all.
+    """The visible part of lines: ``window`` None for all.
 
-    A line is smoothed over ``smoothing_width`` units of the x axis, with what is around the window
+    A line is smoothed over ``smoothing_width`` units of the x axis, with the data around the window
     in ``surroundings``. It is drawn with at most about ``max_points``.
     """
 
@@ -211,12 +211,12 @@ class Sight:
 
 
 def points_each(lines: int) -> int:
-    """How many points each of so many lines is drawn with: extremes stay, stretches are longer."""
+    """Return the number of points per line; extremes stay, stretches get longer."""
     return max(_LEAST_POINTS, min(LINE_POINTS, _CHART_POINTS // max(1, lines)))
 
 
 def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
-    """The lowest and the highest point of each of as many stretches as can be seen."""
+    """Return the lowest and the highest point of each stretch; as many stretches as are visible."""
     if len(cells) <= max_points and np.array_equal(cells.low_at, cells.high_at):
         stretches = cells
     else:
@@ -240,7 +240,7 @@ def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve
     pauses = _pauses(stretches, span, max_points)
     if not pauses.any():
         return Curve(x[keep], values[keep])
-    # A point that is none before each stretch with a gap before it.
+    # Add a NaN point before each stretch that has a gap before it.
     before = (stretches.first + np.concatenate((stretches.first[:1], stretches.last[:-1]))) / 2
     x = np.concatenate([before[:, None], x], axis=1)
     values = np.concatenate([np.full((len(x), 1), np.nan), values], axis=1)
@@ -249,7 +249,7 @@ def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve
 
 
 def _stretches(cells: Cells, count: int, span: float) -> Cells:
-    """At most about so many, of as many cells each; none reaches over a gap that can be seen."""
+    """Return about ``count`` stretches of equally many cells; none crosses a visible gap."""
     if len(cells) <= count:
         return cells
     starts = np.arange(count, dtype=np.int64) * len(cells) // count
@@ -258,7 +258,7 @@ def _stretches(cells: Cells, count: int, span: float) -> Cells:
 
 
 def _pauses(cells: Cells, span: float, pixels: int) -> BoolArray:
-    """Gaps that can be seen, where there are more points than that; else all."""
+    """Return the visible gaps if there are more points than pixels, else all."""
     if len(cells) <= pixels:
         return cells.gap
     pause = cells.first - np.concatenate((cells.first[:1], cells.last[:-1]))
@@ -277,7 +277,7 @@ def _with_gaps(
 
 
 def _seen(cells: Cells, window: Window) -> Cells:
-    """What is in the window and one neighbour on either side."""
+    """Return the cells in the window and one neighbour on either side."""
     return cells.between(window.start, window.end)
 
 
@@ -286,7 +286,7 @@ _MAX_TEXT = 32
 
 
 class Facts:
-    """Facts of the lines of one chart, each a few words."""
+    """Facts of the lines of one chart, a few words each."""
 
     def __init__(self, source: Source, runs: Mapping[str, RunEntry]) -> None:
         run_ids = tuple(runs)
@@ -298,7 +298,7 @@ class Facts:
         )
 
     def of_feed(self, feed: Feed) -> tuple[str, ...]:
-        """Of a run or device."""
+        """Return the facts of a run or device."""
         run, record = feed.parts[0]
         several = len(feed.parts) > 1
         words = [] if several else [run.record.name, *self._apart(run)]
@@ -308,7 +308,7 @@ class Facts:
         return _words([*words, *(["estimated"] if feed.estimated else [])])
 
     def of_feeds(self, feeds: Sequence[Feed]) -> tuple[str, ...]:
-        """Of a workload."""
+        """Return the facts of a workload."""
         runs = list(dict.fromkeys(run.run_id for feed in feeds for run, _ in feed.parts))
         names = dict.fromkeys(run.record.name for feed in feeds for run, _ in feed.parts)
         scopes = dict.fromkeys(record.scope for feed in feeds for _, record in feed.parts)
@@ -325,7 +325,7 @@ class Facts:
 def distinguishing(
     params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry]
 ) -> tuple[str, ...]:
-    """The parameters in which the runs differ, and not only as their names do."""
+    """Return the parameters in which the runs differ, except those that only repeat names."""
     keys = dict.fromkeys(key for own in params.values() for key in own)
     names = [run.record.name for run in runs.values()]
     differing = []
@@ -337,7 +337,7 @@ def distinguishing(
 
 
 def placed(run: RunEntry) -> str:
-    """``GPU 0 · mps``, ``cpu``."""
+    """Return a run's devices and sharing: ``GPU 0 · mps``, ``cpu``."""
     record = run.record
     devices = record.devices if record.devices == "cpu" else f"GPU {record.devices}"
     return devices if record.collocation in ("", "-") else f"{devices} · {record.collocation}"

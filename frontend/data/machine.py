@@ -1,4 +1,4 @@
-"""What this machine's collector and devices are doing, read in the background."""
+"""State of this machine's collector and devices, read in the background."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from radt.errors import CollectorError, RadtError
 
-if TYPE_CHECKING:  # these need Linux, which the rest of the dashboard does not
+if TYPE_CHECKING:  # these need Linux; the rest of the dashboard does not
     from radt.collector.protocol import CollectorStatus, LiveView
     from radt.collocation.overview import Overview
 
 ValueT = TypeVar("ValueT")
 
-#: Reading may take one part in this many of the time.
+#: Probing may take at most one part in this many of the time.
 _SHARE = 20
-#: What takes longer counts as not answering.
+#: A probe that takes longer counts as not answering.
 LATE_S = 5.0
 
 _LOG = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[ValueT]):
-    """The result of a probe; ``value`` and ``error`` are both None before the first one.
+    """Result of a probe; ``value`` and ``error`` are both None before the first one.
 
-    ``waited_s`` is for how long the next has been on its way; 0 if none is.
+    ``waited_s`` is how long the next result has been pending; 0 if none is.
     """
 
     value: ValueT | None = None
@@ -53,9 +53,9 @@ class Probe(Generic[ValueT]):
     """Reads one thing in the background. Thread-safe.
 
     Args:
-        name: For the log.
-        read: Looks; may raise `RadtError`.
-        interval_s: No more often than this, and less often if looking takes long.
+        name: The name in the log.
+        read: Returns a value; may raise `RadtError`.
+        interval_s: The minimum interval; longer if reading is slow.
     """
 
     def __init__(self, name: str, read: Callable[[], ValueT], interval_s: float) -> None:
@@ -73,7 +73,7 @@ class Probe(Generic[ValueT]):
         """Return the newest result; start another read if it is due.
 
         Args:
-            wait_s: How long to wait where nothing is known yet.
+            wait_s: How long to wait for the first result.
         """
         with self._lock:
             if self._began_s is None and time.monotonic() >= self._due_s:
@@ -112,9 +112,9 @@ class Probe(Generic[ValueT]):
 
 _CONNECT_S = 2.0
 _LISTENERS_S = 60.0
-#: The first time there is no look before to compare with.
+#: The interval of the first CPU measurement, which has no previous one to compare with.
 _FIRST_LOOK_S = 0.2
-#: Distributions whose version matters when something is asked or reported.
+#: Distributions whose versions matter in questions and bug reports.
 _PACKAGES = ("radt", "dash", "plotly", "dash-mantine-components", "numpy", "SQLAlchemy", "mlflow")
 
 
@@ -122,7 +122,7 @@ _PACKAGES = ("radt", "dash", "plotly", "dash-mantine-components", "numpy", "SQLA
 class Collector:
     """The collector's own figures, and its current runs.
 
-    ``cores`` is what it used of a core since the look before, and over its life at the first.
+    ``cores`` is its CPU use in cores since the previous read; at the first read, over its lifetime.
     """
 
     status: CollectorStatus
@@ -142,9 +142,10 @@ class CollectorWatch:
         self._before: tuple[int, float, float] | None = None
 
     def read(self) -> Collector | NoCollector:
-        """
+        """Return the collector's figures.
+
         Raises:
-            CollectorError: It runs and does not answer.
+            CollectorError: The collector runs but does not answer.
             RadtError: There is no runtime folder.
         """
         _require_linux()
@@ -186,7 +187,7 @@ def _holder() -> int | None:
 class Devices:
     """The machine and its GPUs; ``cpu_busy`` is the CPUs' busy share since the previous read.
 
-    ``load`` is the number of threads that run or want to, over a minute.
+    ``load`` is the mean number of running or runnable threads over the last minute.
     """
 
     overview: Overview
@@ -229,7 +230,7 @@ def _require_linux() -> None:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Busy and total ticks of the CPUs; https://docs.kernel.org/filesystems/proc.html."""
+    """Return busy and total ticks of the CPUs; https://docs.kernel.org/filesystems/proc.html."""
     line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
     ticks = [int(word) for word in line.split()[1:9]]  # guests are part of user and nice
     idle = ticks[3] + ticks[4]
@@ -253,10 +254,10 @@ class ListenerFacts:
 
 
 def read_listeners() -> Sequence[ListenerFacts]:
-    """Ask ``radt listeners``: in a process of its own, as plug-ins are anybody's code.
+    """Run ``radt listeners``, in a process of its own because plug-ins may contain any code.
 
     Raises:
-        RadtError: It does not answer, or not in time, or this is not Linux.
+        RadtError: It fails or times out, or this is not Linux.
     """
     _require_linux()
     command = [sys.executable, "-P", "-m", "radt", "listeners", "--json"]
@@ -296,7 +297,7 @@ def read_listeners() -> Sequence[ListenerFacts]:
 
 
 def read_versions() -> Sequence[tuple[str, str]]:
-    """Names and versions; packages that are not installed are left out."""
+    """Return names and versions; packages that are not installed are left out."""
     versions = [("Python", platform.python_version()), (platform.system(), platform.release())]
     for name in _PACKAGES:
         try:

@@ -1,8 +1,8 @@
-"""Which metrics the selected runs have, which get a chart by default, and which lines are hidden.
+"""Metrics of the selected runs, the charts shown by default, and the hidden lines.
 
 Hidden runs and workloads are kept in the view's options. An option's text is short, so that a long
-list takes several: ``compare.hidden``, ``compare.hidden2`` and so on, each of keys as those of
-lines begin, ``r…`` for runs, ``w…`` for workloads.
+list takes several options: ``compare.hidden``, ``compare.hidden2`` and so on, each with the first
+parts of line keys: ``r…`` for runs, ``w…`` for workloads.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from radt.store.records import SeriesRecord
 from radt.usage import KERNEL
 
 AUTOMATIC_CHARTS = 4
-#: Hardware metrics in the order in which they say most about a training run. Those in one line
-#: tell much the same: the first that there is stands for the others. ``system/…`` are MLflow's.
+#: Hardware metrics, the most informative of a training run first. Metrics in one line are similar:
+#: the first that is recorded stands for the others. ``system/…`` are MLflow's.
 _TELLING = (
     (
         *("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
@@ -35,25 +35,25 @@ _TELLING = (
     ),
     ("gpu.power",),
 )
-#: What radt logs for the script, and shows after what it logs itself (`radt.run.steps`).
+#: Logged by radt for the script, and shown after the script's own metrics (`radt.run.steps`).
 _STEPS = ("step.time", "samples_per_s", "data_wait")
 _SOFTWARE_CHARTS = 2
 
 
 def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[SeriesRecord, ...]]:
-    """All series of the runs by metric."""
+    """Return all series of the runs by metric."""
     key = ("series", tuple(run_ids))
     records = source.remember(key, lambda reader: reader.series(run_ids))
     by_metric: dict[str, list[SeriesRecord]] = {}
     for record in records:
-        if record.listener == KERNEL:  # totals are no curves
+        if record.listener == KERNEL:  # totals are single values, not curves
             continue
         by_metric.setdefault(record.metric, []).append(record)
     return {metric: tuple(of_metric) for metric, of_metric in by_metric.items()}
 
 
 def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
-    """The quantity that the series of a metric measure."""
+    """Return the quantity that the series of a metric measure."""
     first = series[0]
     drawn = {drawn_unit(record.unit, record.kind) for record in series}
     mixed = len({record.kind for record in series}) > 1
@@ -77,16 +77,15 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
 
 
 def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
-    """The metrics of the runs: what scripts logged first, then by listener and name."""
+    """Return the metrics of the runs: logged by scripts first, then by listener and name."""
     of_metrics = (quantity_of(series) for series in series_of(source, run_ids).values())
     return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
 
 
 def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
-    """At most `AUTOMATIC_CHARTS`: up to two logged ones (a loss first), then telling hardware.
+    """Return at most `AUTOMATIC_CHARTS` metrics: up to two logged (a loss first), then hardware.
 
-    What is logged in a test at the end comes after what is logged in training, and how long steps
-    take after what the script logs itself.
+    Metrics of a final test come after those of training, step durations after the script's own.
     """
     logged: list[str] = []
     hardware: list[str] = []
@@ -116,7 +115,7 @@ _OPTION = "compare.hidden"
 
 
 def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -> tuple[str, ...]:
-    """The keys of a metric's lines that are hidden because of their run or workload.
+    """Return the keys of a metric's lines that are hidden because of their run or workload.
 
     Raises:
         StoreError: The store cannot be read.
@@ -134,7 +133,7 @@ def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -
         run = feed.parts[0][0]
         workload = f"w{run.record.workload_id[:ID_DIGITS]}"
         if workload in hidden:
-            # What was measured of the runs, and the workload's own line.
+            # The runs' own lines, and the workload's line.
             keys += [feed.key, workload, f"{workload}@{feed.listener}"]
         elif f"r{run.run_id[:ID_DIGITS]}" in hidden and feed.key.startswith("r"):
             keys.append(feed.key)

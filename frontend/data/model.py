@@ -17,23 +17,23 @@ from radt.store.records import (
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-#: UCUM units that take a prefix, and how people write them.
+#: UCUM units that take a prefix, and their common spelling.
 _SCALED = {"By": "B", "By/s": "B/s"} | {
     unit: unit for unit in ("W", "J", "Hz", "V", "A", "g", "g/h")
 }
 _AS_IS = {"Cel": "°C", "cores": "cores", "1/s": "/s"}
 _RATIO = "1"
-#: A ratio as MLflow and others have it.
+#: The spelling of a ratio in MLflow and other tools.
 _PERCENT = "%"
-#: What is counted stands in braces (UCUM's annotations): ``{threads}``.
+#: Counted things stand in braces (UCUM's annotations): ``{threads}``.
 _COUNTED = "{"
-#: Units whose values add up over processes that run at the same time, besides all per second.
+#: Units whose values add up over simultaneous processes, in addition to all rates per second.
 _ADDITIVE = frozenset({"By", "W", "J", "cores", "g", "g/h", "{threads}", "{processes}"})
 
 
 @dataclass(frozen=True, slots=True)
 class UnitScale:
-    """A stored value times ``factor`` is what is drawn, in ``label``."""
+    """Scale of a unit: the drawn value is the stored value times ``factor``, in ``label``."""
 
     factor: float
     label: str
@@ -41,9 +41,10 @@ class UnitScale:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """The properties of a metric that charts need.
+    """Properties of a metric that charts need.
 
-    ``methods`` are those of its series, each once; ``scopes`` all that it has, ``scope`` the first.
+    ``methods`` are those of its series, each once; ``scopes`` all of its scopes, ``scope`` the
+    first.
     """
 
     metric: str
@@ -57,7 +58,7 @@ class Quantity:
 
     @property
     def drawn_unit(self) -> str:
-        """Of what is drawn: counters as their rates."""
+        """Unit of the drawn values: counters are drawn as rates."""
         return drawn_unit(self.unit, self.kind)
 
     @property
@@ -70,7 +71,7 @@ class Quantity:
 
     @property
     def explanation(self) -> str:
-        """How the values are obtained; empty where the name says it."""
+        """Method of obtaining the values; empty if the name says it."""
         sentences = list(self.methods)
         if self.kind is SeriesKind.COUNTER:
             sentences.append(
@@ -97,7 +98,7 @@ class Quantity:
 
 
 def drawn_unit(unit: str, kind: SeriesKind) -> str:
-    """The unit of what is drawn: counters as their rates."""
+    """Return the unit of the drawn values: counters are drawn as rates."""
     return rate_unit(unit).unit if kind is SeriesKind.COUNTER else unit
 
 
@@ -137,7 +138,7 @@ SCOPE_WORDS = {
 class Curve:
     """Points in the order of ``x`` (N,), which is in units of the chart's axis; values (N,).
 
-    NaN is a gap. Values are as stored, of counters the mean rate since the reading before.
+    NaN is a gap. Values are as stored; those of counters are mean rates since the previous reading.
     """
 
     x: Float64Array
@@ -151,12 +152,12 @@ EMPTY = Curve(np.empty(0), np.empty(0))
 class Line:
     """A curve with its name and the ordinal that gives its colour.
 
-    ``key`` tells it from all others, also tomorrow: what is hidden or highlighted is named by it.
-    ``label`` says what it is in full, ``short`` fits beside the line, ``facts`` are for who points
-    at it; ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` counts experiments. ``low``
-    and ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where not all of the runs
-    took part; ``estimated`` says that it was not measured but apportioned. A ``hidden`` line has
-    no points: it is listed, not drawn.
+    ``key`` identifies the line permanently: views name hidden and highlighted lines by it.
+    ``label`` is the full name, ``short`` fits beside the line, ``facts`` are shown on hover;
+    ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` counts experiments. ``low`` and
+    ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where some of the runs are
+    missing; ``estimated`` says that the values were apportioned, not measured. A ``hidden`` line
+    has no points: it is listed, not drawn.
     """
 
     key: str
@@ -193,13 +194,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """All that a chart shows.
+    """Everything that a chart shows.
 
-    ``x``, ``level`` and ``relative`` are what was decided for ``spec``: ``level`` is AUTO where
-    there are lines of runs and of workloads, ``relative`` OFF where there is nothing to compare
-    with. ``aggregate`` is how lines of workloads came about, None where there is none. ``window``
-    is the visible part of the x axis, also when nobody zoomed. ``notes`` say in words what is not
-    as one would expect.
+    ``x``, ``level`` and ``relative`` are the decisions for ``spec``: ``level`` is AUTO if there are
+    lines of both runs and workloads, ``relative`` OFF if there is nothing to compare with.
+    ``aggregate`` is how runs were combined into lines of workloads, None without such lines.
+    ``window`` is the visible part of the x axis, also without a zoom. ``notes`` describe deviations
+    from what users would expect.
     """
 
     quantity: Quantity
@@ -215,7 +216,7 @@ class ChartData:
     notes: tuple[str, ...] = ()
 
 
-#: What people call the states of runs. That memory did not suffice is a result, not a failure.
+#: Names of run statuses for users. Running out of memory is a result, not a failure.
 STATUS_WORDS: Mapping[RunStatus, str] = {
     RunStatus.SCHEDULED: "waiting",
     RunStatus.RUNNING: "running",

@@ -26,7 +26,7 @@ from radt.frontend.selection import latest_experiment
 from radt.frontend.view import View
 from radt.render.report_content import Content, Item
 
-#: Experiments of which is remembered what did not change.
+#: The limit on experiments whose reports are cached.
 _REMEMBERED = 8
 
 
@@ -67,7 +67,7 @@ def read_shown(source: Source, view: View) -> Shown:
 
 
 def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Content:
-    """What is shown, ready to be written; ``with_all`` with what no column was chosen for."""
+    """Return the shown content, ready to be written; ``with_all`` adds hidden columns."""
     return Content(
         shown.reports,
         tuple(
@@ -81,7 +81,7 @@ def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Con
 def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
     """Sort by the chosen column; entries without a value come last in both directions.
 
-    A workload stands where the first of its groups does: the smallest going up, else the largest.
+    A workload is sorted by its first group: the smallest in ascending order, else the largest.
     """
     in_order = list(entries)
     if choices.sort == BY_ORDER:
@@ -105,7 +105,7 @@ def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
         for entry in in_order
     ]
     known = [(best(estimates), place) for place, estimates in enumerate(values) if estimates]
-    # Python sorts stably, so equal ones stay in the order of the experiment.
+    # Python's sort is stable, so equal entries stay in the order of the experiment.
     known.sort(key=lambda pair: -pair[0] if choices.is_descending else pair[0])
     unknown = [place for place, estimates in enumerate(values) if not estimates]
     return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
@@ -166,7 +166,7 @@ def _is_picked(entry: Entry, picks: Iterable[Pick]) -> bool:
 
 
 def _natural(text: str) -> tuple[tuple[bool, float, str], ...]:
-    """``run 2`` comes before ``run 10``."""
+    """Return a sort key that puts ``run 2`` before ``run 10``."""
     parts: list[tuple[bool, float, str]] = []
     word = ""
     for character in text.casefold():

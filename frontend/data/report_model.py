@@ -26,12 +26,12 @@ PAGE = "report.page"
 WINDOW = "report.window"
 OVERLAP = "report.overlap"
 
-#: What can be sorted by and is not a quantity.
+#: Sort keys that are not quantities.
 BY_ORDER = ""
 BY_WORKLOAD = "workload"
 BY_NAME = "runs"
 
-#: Of what is measured these columns are hidden until they are asked for.
+#: Measured columns that are hidden by default.
 _ASKED_FOR = frozenset(
     {
         Quantity.MAKESPAN,
@@ -58,18 +58,18 @@ _ASKED_FOR = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Of the table.
+    """The user's choices for the table.
 
     Attributes:
         sort: A quantity, `BY_WORKLOAD`, `BY_NAME`, or `BY_ORDER` for the order of the experiment.
-        is_descending: The largest first.
-        profiled: With what a profiler slowed down.
-        columns: Which quantities; None for those that say most.
-        picked: Only what is picked.
-        page: From 0.
-        window: Part of each run that counts.
-        window_text: What the user wrote for it.
-        window_error: Why it is not what the user wrote; empty if it is.
+        is_descending: Whether the largest comes first.
+        profiled: Whether runs slowed down by a profiler are included.
+        columns: The shown quantities; None for the most informative ones.
+        picked: Whether only picked workloads and runs are shown.
+        page: The page of the table, from 0.
+        window: The part of each run that counts.
+        window_text: The window as the user typed it.
+        window_error: Why the typed window is invalid; empty if it is valid.
     """
 
     sort: str = BY_ORDER
@@ -105,7 +105,7 @@ class Choices:
         )
 
     def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
-        """The shown columns of measured quantities."""
+        """Return the shown columns of measured quantities."""
         available = tuple(measured)
         if self.columns is not None:
             return tuple(quantity for quantity in available if quantity in self.columns)
@@ -126,12 +126,12 @@ def _quantities(texts: Iterable[str]) -> tuple[Quantity, ...]:
     return tuple(Quantity(text) for text in texts if text in list(Quantity))
 
 
-#: More are a table.
+#: The limit on bars in one chart; the table has the rest.
 MAX_BARS = 60
-#: Up to here three charts stand beside each other, or two.
+#: Up to these numbers of bars, three charts or two stand side by side.
 _SMALL_BARS, _MEDIUM_BARS = 6, 20
 
-#: What is drawn into the chart of another quantity.
+#: Quantities drawn into the chart of another quantity.
 PEAKS = {
     Quantity.MEMORY: Quantity.MEMORY_PEAK,
     Quantity.GPU_MEMORY: Quantity.GPU_MEMORY_PEAK,
@@ -139,7 +139,7 @@ PEAKS = {
 
 
 class Size(StrEnum):
-    """The width of charts."""
+    """Width of charts."""
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -181,7 +181,7 @@ _HEADINGS = {
 class Bar:
     """A bar; without ``estimate``, the word for how the runs ended.
 
-    ``tint`` is the place of its colour: that of its first run on all pages.
+    ``tint`` is its colour's index: that of its first run on all pages.
     """
 
     entry: Entry
@@ -195,20 +195,20 @@ class Bar:
 
     @property
     def degree(self) -> int:
-        """How many runs share the hardware."""
+        """Number of runs that share the hardware."""
         return self.entry.summary.run_count
 
 
 def charted(shown: Shown) -> tuple[Quantity, ...]:
-    """The quantities that have a chart of their own."""
+    """Return the quantities that have a chart of their own."""
     drawn_elsewhere = {peak for mean, peak in PEAKS.items() if mean in shown.quantities}
     return tuple(quantity for quantity in shown.quantities if quantity not in drawn_elsewhere)
 
 
 def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
-    """The bars, in the table's order, or by degree of collocation where none was chosen.
+    """Return the bars, in the table's order, or by degree of collocation if no order was chosen.
 
-    Those of workloads behind the first `MAX_BARS` bars are left out.
+    Workloads beyond the first `MAX_BARS` bars are left out.
     """
     entries = list(shown.entries)
     if choices.sort == BY_ORDER:
@@ -228,19 +228,19 @@ def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
 
 
 def size_of(bar_count: int) -> Size:
-    """The width of a chart with this many bars."""
+    """Return the width of a chart with this many bars."""
     if bar_count <= _SMALL_BARS:
         return Size.SMALL
     return Size.MEDIUM if bar_count <= _MEDIUM_BARS else Size.LARGE
 
 
 def title_of(quantity: Quantity) -> str:
-    """Of a chart."""
+    """Return the title of a quantity's chart."""
     return _HEADINGS.get(quantity, quantity.info.title)
 
 
 def column_of(quantity: Quantity, bars: Sequence[Bar]) -> ScaledQuantity:
-    """The column of a quantity, which has the unit of the axis."""
+    """Return the column of a quantity, which has the unit of the axis."""
     estimates = [bar.estimate for bar in bars if bar.estimate is not None]
     estimates += [bar.peak for bar in bars if bar.peak is not None]
     return scaled(quantity, estimates)
@@ -293,9 +293,9 @@ class Entry:
     Attributes:
         experiment: Its experiment.
         summary: Its numbers.
-        tints: The places of its runs' colours, by the runs' ids.
-        prefix: The experiment's name where there are several.
-        with_host: Whether it takes the machine to tell it.
+        tints: The colour indices of its runs, by run id.
+        prefix: The experiment's name if there are several.
+        with_host: Whether the name needs the machine to be unambiguous.
     """
 
     experiment: str
@@ -306,19 +306,19 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The workload's label, with experiment and machine where it takes them."""
+        """The workload's label, with experiment and machine where they are needed."""
         name = workload_name(self.summary, with_host=self.with_host)
         return f"{self.prefix} {name}" if self.prefix else name
 
     @property
     def tint(self) -> int:
-        """The colour index: that of the first run."""
+        """The colour index of its first run."""
         runs = [row.run for group in self.summary.groups for row in group.runs]
         first = min(runs, key=lambda run: (len(run.letter), run.letter))
         return self.tints.get(first.run_id, 0)
 
     def tint_of(self, group: GroupSummary) -> int:
-        """The colour index of equal runs: that of the first of them."""
+        """Return the colour index of equal runs: that of the first of them."""
         return self.tints.get(group.runs[0].run.run_id, 0)
 
     @property
@@ -328,17 +328,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
-        experiments: Whose.
-        reports: Theirs, whole.
-        entries: The workloads, in the order that was chosen.
-        quantities: What is measured of any of them.
-        columns: Those that the table has.
-        left_out: Runs that a profiler slowed down.
-        open: Runs that run or wait.
-        window: Part of each run that counts.
+        experiments: The reported experiments.
+        reports: Their whole reports.
+        entries: The workloads, in the chosen order.
+        quantities: Quantities measured for any of them.
+        columns: The quantities shown in the table.
+        left_out: The number of runs that a profiler slowed down.
+        open: The number of runs that are running or waiting.
+        window: The part of each run that counts.
     """
 
     experiments: tuple[str, ...]
@@ -356,7 +356,7 @@ class Shown:
 
 
 def sorted_groups(entry: Entry, choices: Choices) -> Sequence[GroupSummary]:
-    """The groups of a workload, sorted likewise."""
+    """Return the groups of a workload, sorted by the same column."""
     groups = list(entry.summary.groups)
     if choices.sort not in list(Quantity):
         return groups

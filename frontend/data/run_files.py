@@ -1,8 +1,8 @@
 """The files of a run on this machine: its log and its artifacts.
 
-A store may come from elsewhere, and scripts name files as they like. So a folder counts as a run's
-only if it looks like one and the run is this machine's; below it no link is followed, at no step of
-the way, so that nothing outside can be reached whatever a path or a script says.
+A store may come from another machine, and scripts name files freely. So a folder counts as a run's
+only if it looks like one and the run belongs to this machine. Links below it are not followed at
+any level, so that no path and no script can reach a file outside.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from radt.home import Home, RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
 
-#: More files than these are counted, not listed.
+#: Files beyond this number are counted, not listed.
 MAX_LISTED = 1000
-#: Deeper folders are nobody's artifacts.
+#: Artifacts are not expected in deeper folders.
 _MAX_DEPTH = 12
-#: What is looked at of a log's end.
+#: How much of a log's end is read.
 _TAIL_BYTES = 96 * 1024
 TAIL_LINES = 100
 _MAX_LINE = 2000
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
-# Not waiting: a named pipe would block for ever.
+# Non-blocking: opening a named pipe would block for ever.
 _FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
 # Colours and cursor movements (ECMA-48), titles of terminals.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -41,15 +41,15 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Place(StrEnum):
-    """Where a run's files are read from."""
+    """Location that a run's files are read from."""
 
-    SPOOL = "spool"  # what radt keeps on the machine that ran it
-    DELIVERED = "delivered"  # MLflow's artifacts, in a folder of this machine
+    SPOOL = "spool"  # the run's folder on the machine that ran it
+    DELIVERED = "delivered"  # MLflow's artifacts, in a folder on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with files of a run; ``path`` is real, ``place`` says which."""
+    """A folder with files of a run; ``path`` has no links, ``place`` says which kind it is."""
 
     path: Path
     place: Place
@@ -74,7 +74,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a log. ``size_bytes`` is the whole log's; ``is_cut``: more lines are before."""
+    """End of a log. ``size_bytes`` is the whole log's; ``is_cut``: earlier lines are left out."""
 
     lines: tuple[str, ...]
     size_bytes: int
@@ -86,10 +86,10 @@ class Tail:
 
 
 def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
-    """The run's folder on this machine; None if it is not here.
+    """Return the run's folder on this machine; None if it is not here.
 
     It is beside the store's file, or where the store says if that is a folder ``runs/RUN_ID`` of a
-    run that this machine ran: a store that others write must not name any folder it likes.
+    run that this machine ran: a store that others write must not name arbitrary folders.
     """
     if not re.fullmatch(r"[0-9A-Za-z_-]{8,64}", record.run_id):
         return None
@@ -102,14 +102,14 @@ def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
             candidates.append(named)
     for path in candidates:
         with suppress(OSError):
-            # Of the folder itself: that a data folder is reached over a link is usual.
+            # Only for the folder itself: data folders are often reached over a link.
             if stat.S_ISDIR(path.lstat().st_mode):
                 return RunDir(path)
     return None
 
 
 def delivered_to(record: RunRecord, store: StoreAddress) -> Path | None:
-    """MLflow's artifacts of the run if they are in the data folder beside the store."""
+    """Return the folder of the run's MLflow artifacts if it is beside the store."""
     mlflow_id = record.mlflow_run_id or ""
     if store.path is None or not re.fullmatch(r"[0-9a-f]{32}", mlflow_id):
         return None
@@ -121,7 +121,7 @@ def delivered_to(record: RunRecord, store: StoreAddress) -> Path | None:
 
 
 def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
-    """The folders that may hold artifacts of the run, the spool first."""
+    """Return the folders that may hold artifacts of the run, the spool first."""
     folders = []
     if (spool := spool_of(record, store)) is not None:
         folders.append(Folder(spool.artifacts, Place.SPOOL))
@@ -131,7 +131,7 @@ def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
 
 
 def list_artifacts(record: RunRecord, store: StoreAddress) -> Listing:
-    """All regular files of the run, each path once, in order of their paths."""
+    """Return all regular files of the run, each path once, sorted by path."""
     artifacts: dict[str, Artifact] = {}
     count = 0
     for folder in folders_of(record, store):
@@ -160,7 +160,7 @@ def opened(root: Path, relative: str) -> Iterator[BinaryIO]:
 
 
 def open_below(root: Path, relative: str) -> BinaryIO:
-    """As `opened`, but the caller closes the file.
+    """Open a file like `opened`; the caller closes it.
 
     Raises:
         RunNotFoundError: As `opened`.
@@ -187,7 +187,7 @@ def open_below(root: Path, relative: str) -> BinaryIO:
 
 
 def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
-    """The last lines of a log as a terminal would have shown them, without colours.
+    """Return the last lines of a log as a terminal would have shown them, without colours.
 
     Only the end is read, however long the log is.
     """
@@ -199,13 +199,13 @@ def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
     if lines and not lines[-1]:
         lines.pop()
     if start and len(lines) > 1:
-        lines = lines[1:]  # it begins in the middle
+        lines = lines[1:]  # starts within a line
     is_cut = start > 0 or len(lines) > max_lines
     return Tail(tuple(_shown(line) for line in lines[-max_lines:]), size_bytes, is_cut)
 
 
 def _shown(line: str) -> str:
-    """A line without escapes; of a progress bar, its last state."""
+    """Return a line without escapes; of a progress bar, its last state."""
     line = _ESCAPES.sub("", line)
     parts = [part for part in line.split("\r") if part]
     line = _CONTROLS.sub("�", parts[-1] if parts else "")
@@ -219,7 +219,7 @@ def _walk(root: Path) -> Iterator[tuple[str, int]]:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
-            continue  # it is just being taken away
+            continue  # just being deleted
         for entry in entries:
             path = f"{prefix}{entry.name}"
             with suppress(OSError):

@@ -1,9 +1,9 @@
 """Series in memory, kept up to date: their points while they are few, and a digest of many.
 
-A digest is a row of cells of one width, a power of two, from the barrier on. When there are too
-many, two become one. So it has a few thousand cells however long a series is, updating it costs as
-much as the new points, and the cells of several runs of a workload fall together. Where it is too
-coarse, the store is read again.
+A digest is a row of cells of one width, a power of two, starting at the barrier. When there are
+too many cells, each two are merged. So it has a few thousand cells however long a series is, the
+cost of an update is that of the new points, and the cells of a workload's runs coincide. Where it
+is too coarse, the store is read again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
 #: A pause longer than this many intervals is a gap, not jitter.
 GAP_INTERVALS = 3.5
-#: As many points are kept as they are.
+#: Up to this number of points, every point is kept.
 RAW_POINTS = 32_768
 DIGEST_CELLS = 4096
 
 
 class Track:
-    """The cells of a series as far as it was read. Not thread-safe.
+    """Cells of a series, up to the last read. Not thread-safe.
 
     Args:
         record: The series.
-        base_ns: Zero of its times, which are seconds.
+        base_ns: Zero of its times, which are in seconds.
     """
 
     def __init__(self, record: SeriesRecord, base_ns: int) -> None:
@@ -51,12 +51,12 @@ class Track:
         self._forget()
 
     def _forget(self) -> None:
-        self.points = 0  # of what is drawn
+        self.points = 0  # of the drawn values
         self._raw: Samples | None = Samples(np.empty(0, dtype=np.int64), np.empty(0))
         self._digest: Cells | None = None
         self._width_s = 0.0
         self._before = Before()
-        self._reading: Samples | None = None  # the last one of a counter
+        self._reading: Samples | None = None  # the last reading of a counter
         self._seen: Cells | None = None
         self._last_ns = -(2**63)
         self.is_unordered = False
@@ -74,7 +74,7 @@ class Track:
 
     @property
     def weight(self) -> int:
-        """Memory, in numbers of eight bytes."""
+        """Memory use, in multiples of eight bytes."""
         raw = 0 if self._raw is None else 3 * len(self._raw)
         return raw + sum(
             15 * len(cells) for cells in (self._seen, self._digest) if cells is not None
@@ -94,7 +94,7 @@ class Track:
         """Add the points that `radt.store.growth.grown` found after `mark`.
 
         Returns:
-            Whether it was in the order of time. If not, all points are needed (`replace`).
+            Whether they were in time order. If not, all points are needed (`replace`).
 
         Raises:
             CodecError: A chunk is damaged.
@@ -115,7 +115,7 @@ class Track:
         return True
 
     def replace(self, samples: Samples, mark: Mark | None = None) -> None:
-        """Replace all points up to ``mark`` by sorted ones (not written in time order)."""
+        """Replace all points up to ``mark`` by sorted ones (after points out of time order)."""
         mark = mark or self.mark
         self._forget()
         self.mark = mark
@@ -147,7 +147,8 @@ class Track:
         gap = missing | (pause > self.longest_s)
         gap[0] = False
         cover = np.where(gap, last - first, np.diff(last, prepend=first[:1]))
-        # Where in its chunk an extreme is only the chunk knows; a third of a pixel at most.
+        # Only the chunk knows the position of an extreme in it; the error is at most a third of a
+        # pixel.
         third = (last - first) / 3
         cells = Cells(
             *(first, last, low, high, first + third, last - third, total, count),
@@ -215,7 +216,7 @@ class Track:
         if known is None:
             self._digest = cells
         elif width_s == self._width_s:
-            # Only the last cell can have got more.
+            # Only the last cell can have grown.
             tail = grouped(joined(known.part(len(known) - 1, len(known)), cells), width_s)
             self._digest = joined(known.part(0, len(known) - 1), tail)
         else:
@@ -231,13 +232,13 @@ class Track:
         return (times_ns - self.base_ns) / 1e9
 
 
-#: Numbers of eight bytes that are kept of all series: 120 MB.
+#: The limit on cached values of all series, eight bytes each: 120 MB.
 MAX_WEIGHT = 15_000_000
-#: Of a series with more points, headers of chunks are the digest.
+#: For a series with more points, chunk headers make the digest.
 HEADER_POINTS = 1_000_000
-#: A window that has fewer cells of the digest is read from the store.
+#: A window with fewer cells of the digest is read from the store.
 ENOUGH_CELLS = 400
-#: Cells that are kept of windows: 30 MB.
+#: The limit on cached cells of windows: 30 MB.
 _MAX_PART_CELLS = 250_000
 
 
@@ -245,9 +246,8 @@ _MAX_PART_CELLS = 250_000
 class Ask:
     """A chart's request for a series.
 
-    ``base_ns`` is zero of time. ``start`` and ``end`` are the part that is shown, in seconds since
-    then, or in steps if ``by_step``; None for all. ``variant`` changes when all that was known of
-    the series has to be read again.
+    ``base_ns`` is zero of time. ``start`` and ``end`` are the shown part, in seconds since then, or
+    in steps if ``by_step``; None for all. A new ``variant`` makes the whole series be read again.
     """
 
     record: SeriesRecord
@@ -267,7 +267,7 @@ class _Slot:
     track: Track
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: Hashable = None
-    weight: int = 0  # as it was counted
+    weight: int = 0  # the weight at the last count
 
 
 class Tracks:
@@ -289,11 +289,11 @@ class Tracks:
     def cells(self, open_reader: Callable[[], StoreReader], ask: Ask, version: Hashable) -> Cells:
         """Return a series over seconds: every point if there are few, else a digest.
 
-        The store is asked for what is new of it if ``version`` is another than last time, and for
-        single points of a window that the digest is too coarse for.
+        The store is read for new points if ``version`` differs from the last call, and for single
+        points of a window that the digest is too coarse for.
 
         Raises:
-            StoreError: The store cannot be read; or a chunk is damaged.
+            StoreError: The store cannot be read, or a chunk is damaged.
         """
         with self._lock:
             slot = self._slots.get(ask.key)
@@ -308,7 +308,7 @@ class Tracks:
                 _update(reader, slot.track, by_step=ask.by_step)
                 slot.version = version
             track, cells = slot.track, slot.track.cells
-            self._count(ask.key, slot)  # now that there are cells, which weigh the most
+            self._count(ask.key, slot)  # after the cells were read, because they weigh most
             if track.is_complete or ask.start is None or ask.end is None or not len(cells):
                 return cells
             shown = _of_steps(cells, ask) if ask.by_step else cells.between(ask.start, ask.end)
@@ -319,7 +319,7 @@ class Tracks:
     def _points(
         self, open_reader: Callable[[], StoreReader], track: Track, ask: Ask, shown: Cells
     ) -> Cells:
-        """The points of these cells of the digest."""
+        """Return the points of these cells of the digest."""
         start_ns, end_ns = (
             ask.base_ns + round(at_s * 1e9) for at_s in (shown.first[0], shown.last[-1])
         )
@@ -346,7 +346,7 @@ class Tracks:
         """Record the size of a series, and drop others if the total exceeds the limit."""
         with self._lock:
             if self._slots.get(key) is not slot:
-                return  # it has been forgotten meanwhile
+                return  # dropped meanwhile
             weight = slot.track.weight
             self._weight += weight - slot.weight
             slot.weight = weight
@@ -356,7 +356,7 @@ class Tracks:
 
 
 def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:
-    """Read what is new."""
+    """Read new points."""
     run_id, series_no = track.record.run_id, track.record.series_no
     if track.mark == growth.Mark() and not by_step:
         _start_with_headers(reader, track)
@@ -401,7 +401,7 @@ def _start_with_headers(reader: StoreReader, track: Track) -> None:
 
 
 def _of_steps(cells: Cells, ask: Ask) -> Cells:
-    """The range from the first to the last cell with a visible step."""
+    """Return the range from the first to the last cell with a visible step."""
     assert ask.start is not None
     assert ask.end is not None
     if cells.steps is None:

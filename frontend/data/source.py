@@ -1,12 +1,12 @@
 """The store as the dashboard sees it: opened when it appears, re-read only when it changed.
 
-Everything the pages show follows from the store's *revision*. As long as it stays, answers come
-from memory and a page that is left open costs one ``PRAGMA`` (of Postgres: one short query) a
-second. It is held back after expensive reads, so that a store written every second with thousands
-of runs in it keeps the dashboard at a tenth of a core instead of re-reading all of it every second.
+Everything that pages show follows from the store's *revision*. While it stays the same, answers
+come from memory and an open page costs one ``PRAGMA`` (with Postgres: one short query) a second.
+After expensive reads the next revision is delayed, so that the dashboard uses a tenth of a core for
+a store of thousands of runs that is written every second, instead of re-reading it every second.
 
-While a database is away, pages keep what they show and say so (`Source.outage`); what is not in
-memory cannot be shown until it is back, which is noticed here, by itself.
+While a database is unreachable, pages keep their content and show a note (`Source.outage`); data
+that are not in memory cannot be shown until it is reachable again, which is noticed here.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-#: Reading may take one part in this many of the time between two revisions.
+#: Reading may take at most one part in this many of the time between two revisions.
 _READ_SHARE = 10
 #: Samples kept in memory, about 24 bytes a point.
 _CACHED_POINTS = 2_000_000
-#: The revision before the store has answered for the first time.
+#: The revision before the first answer of the store.
 _UNKNOWN = "!"
-#: Also the samples of ended runs are looked at again after this long: late ones may have come.
+#: Samples of ended runs are also read again after this time: late ones may have arrived.
 _ENDED_RECHECK_S = 60.0
 
 
@@ -53,7 +53,7 @@ _ENDED_RECHECK_S = 60.0
 class Stretch:
     """Part of a series: ``start_ns`` and ``end_ns`` None for all of it, at most ``max_points``.
 
-    ``max_points`` None asks for every point. Of a counter it is its rates
+    ``max_points`` None reads every point. A counter is read as its rates
     (`radt.store.counters.rates`), so the first point of the stretch is the second reading in it.
     """
 
@@ -68,7 +68,7 @@ class Source:
 
     Args:
         store: The store.
-        imports: What imports runs from MLflow into the store meanwhile, if anything does.
+        imports: The importer that copies runs from MLflow into the store meanwhile, if any.
     """
 
     def __init__(
@@ -78,10 +78,11 @@ class Source:
         self.imports = imports
         self._connection = Connection.of(self.address)
         self._lock = threading.Lock()
-        # Held by the one thread that asks the store for news.
+        # Held by the one thread that polls the store.
         self._asking = threading.Lock()
         self._ask_at = 0.0
-        # Change tokens start again with every process; a page that outlives us must notice.
+        # Change tokens start again with every process; a page that outlives this process must
+        # notice.
         self._origin = secrets.token_hex(3)
         self._known = _UNKNOWN
         self._state: tuple[int, ...] | None = None
@@ -102,8 +103,8 @@ class Source:
         """The open store.
 
         Raises:
-            NothingRecordedError: There is none.
-            StoreError: It cannot be reached, is damaged, or is of another version.
+            NothingRecordedError: The store does not exist.
+            StoreError: The store is unreachable, damaged, or of another version.
         """
         try:
             reader = self._connection.reader()
@@ -122,12 +123,12 @@ class Source:
         return self._outage
 
     def revision(self) -> str:
-        """Changes when there is something new to show; starts with ``!`` if nothing can be shown.
+        """A text that changes with the store's content; starts with ``!`` if nothing can be shown.
 
-        While a database is away it stays, and there is an `outage`.
+        While a database is unreachable it stays the same, and `outage` is set.
         """
         if not self._asking.acquire(blocking=not self._connection.outlives_outages):
-            return self._known  # somebody waits for the database already
+            return self._known  # another thread is waiting for the database
         try:
             if time.monotonic() >= self._ask_at:
                 self._known = self._ask()
@@ -137,13 +138,13 @@ class Source:
             self._asking.release()
 
     def remember(self, key: Hashable, read: Callable[[StoreReader], ResultT]) -> ResultT:
-        """The result of ``read`` for this revision; several threads asking at once read once.
+        """Return the result of ``read`` for this revision; simultaneous calls of threads read once.
 
         Raises:
-            StoreError: As `reader`, and whatever ``read`` raises.
+            StoreError: As `reader`, or as ``read`` raises.
         """
         if not self._connection.outlives_outages:
-            _ = self.reader  # a file that is gone, or another one, shows at once
+            _ = self.reader  # a file that was deleted or replaced shows at once
         with self._lock:
             memory, key_lock = self._memory, self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
@@ -156,12 +157,12 @@ class Source:
             return cast(ResultT, memory[key])
 
     def cells(self, ask: Ask, *, ended: bool) -> Cells:
-        """A series for a chart, over seconds: its points, or a digest of them.
+        """Return a series for a chart, over seconds: its points, or a digest of them.
 
-        Of a run that goes on, only what is new is read. ``ended`` as for `samples`.
+        For a run that is still running, only new points are read. ``ended`` as for `samples`.
 
         Raises:
-            StoreError: As `reader`; or a chunk is damaged.
+            StoreError: As `reader`, or a chunk is damaged.
         """
         if not self._connection.outlives_outages:
             _ = self.reader
@@ -176,10 +177,10 @@ class Source:
     def samples(self, stretch: Stretch, *, ended: bool) -> Samples:
         """Read points of a series, from memory if they cannot have changed.
 
-        ``ended`` says that the run is over, so that new points are not expected.
+        ``ended`` says that the run has ended, so that no new points are expected.
 
         Raises:
-            StoreError: As `reader`; or a chunk is damaged.
+            StoreError: As `reader`, or a chunk is damaged.
         """
         if not self._connection.outlives_outages:
             _ = self.reader
@@ -223,7 +224,7 @@ class Source:
                     self._connection.lost(reader)
                     raise
                 if state != self._state or self._outage is not None or self._suspect:
-                    # What failed meanwhile is tried again now, also if nothing else is new.
+                    # A new revision also retries reads that failed, even if nothing else is new.
                     self._state, self._suspect = state, False
                     self._forget()
         except RadtError as error:
@@ -242,11 +243,11 @@ class Source:
 
     @contextmanager
     def _suspecting(self) -> Iterator[None]:
-        """Let a failed read trigger the check for an outage."""
+        """Trigger the check for an outage if the body fails to read."""
         try:
             yield
         except CodecError:
-            raise  # of one chunk, for good
+            raise  # a damaged chunk, which stays damaged
         except StoreError:
             self._suspect = self._connection.outlives_outages
             raise
@@ -258,7 +259,7 @@ class Source:
             self._hold_until = max(self._hold_until, ended) + (ended - began) * _READ_SHARE
 
     def _forget_other_stores(self) -> None:
-        """Drop what was read from a store that is closed now."""
+        """Drop data read from a store that is closed now."""
         with self._lock:
             if self._connection.opened == self._opened:
                 return
@@ -272,7 +273,7 @@ class Source:
     def _forget(self) -> None:
         with self._lock:
             self._count += 1
-            # New dictionaries: a reader on its way fills the old ones, which nobody asks any more.
+            # New dictionaries: a read in progress fills the old ones, which nobody uses any more.
             self._memory, self._key_locks = {}, {}
 
 
@@ -290,7 +291,7 @@ def _read(reader: StoreReader, stretch: Stretch) -> Samples:
         series.run_id, series.series_no, start_ns=stretch.start_ns, end_ns=stretch.end_ns
     )
     if series.kind is SeriesKind.COUNTER:
-        # Before points are thinned out: of the counter itself they would leave means of various
-        # lengths, and no peak.
+        # Before thinning: thinning the counter itself would leave means over different lengths and
+        # no peaks.
         samples = rates(samples, series)
     return samples if stretch.max_points is None else envelope(samples, stretch.max_points)

@@ -1,9 +1,9 @@
-"""What a page shows, and how: picks, charts, boards; no data.
+"""The specification of a page's content: picks, charts, boards; no data.
 
 In addresses a pick is ``EXPERIMENT`` for a whole experiment, ``EXPERIMENT:wID,rID`` for workloads
 and runs of it, with ids cut to 12 characters and names percent-encoded.
 
-A `ChartSpec` says what differs from the `BoardSpec` that all charts of a page share.
+A `ChartSpec` holds the differences from the `BoardSpec` that all charts of a page share.
 Both have a JSON form for pages, addresses and files: plain dictionaries without defaults.
 """
 
@@ -26,21 +26,23 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 class Level(StrEnum):
-    """What one line stands for. AUTO follows the picks: a workload that was picked whole is one
-    line where several things are compared, its runs are lines where it is alone."""
+    """The subject of one line. AUTO follows the picks: a workload that was picked whole is one
+    line if several things are compared; alone, its runs are the lines.
+    """
 
     AUTO = "auto"
     RUN = "run"
     WORKLOAD = "workload"
 
     def merges(self, *, whole: bool, several: bool) -> bool:
-        """Whether a workload is one line, if it was picked ``whole``, beside ``several``."""
+        """Return whether a workload, picked ``whole`` or among ``several``, is one line."""
         return self is Level.WORKLOAD or (self is Level.AUTO and whole and several)
 
 
 class Aggregate(StrEnum):
-    """How the runs of a workload become one line. AUTO follows the metric: what processes share
-    out among them (memory, throughput) adds up, what describes a device does not."""
+    """Method that combines a workload's runs. AUTO follows the metric: resources that processes
+    divide (memory, throughput) are summed, values that describe a device are averaged.
+    """
 
     AUTO = "auto"
     MEAN = "mean"
@@ -58,7 +60,7 @@ class XAxis(StrEnum):
 
 
 class Relative(StrEnum):
-    """How values are related to a baseline."""
+    """Relation of values to a baseline."""
 
     OFF = "off"
     DIFFERENCE = "difference"
@@ -97,7 +99,7 @@ class BoardSpec:
     """Settings that all charts of a page share.
 
     ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
-    0 for none. ``monochrome`` draws lines in one ink, told apart by dashes, for print.
+    0 for none. ``monochrome`` draws lines in one ink, distinguished by dashes, for print.
     """
 
     level: Level = Level.AUTO
@@ -128,9 +130,9 @@ class BoardSpec:
 class ChartSpec:
     """Settings of one chart; None inherits the board's.
 
-    ``slot`` is its place in the page's elements, which it keeps however charts are moved; their
-    order is that of the list they are in. ``y_min`` and ``y_max`` are in the metric's stored unit.
-    ``hidden`` are the keys of lines that are not drawn. ``columns`` and ``rows`` are its size.
+    ``slot`` is its element on the page, which it keeps when charts are reordered; their order is
+    that of their list. ``y_min`` and ``y_max`` are in the metric's stored unit. ``hidden`` are the
+    keys of lines that are not drawn. ``columns`` and ``rows`` are its size.
     """
 
     metric: str
@@ -201,7 +203,7 @@ class ChartSpec:
 
 
 def with_slots(charts: tuple[ChartSpec, ...]) -> tuple[ChartSpec, ...]:
-    """Give each chart a slot of its own; those that have one keep it."""
+    """Give each chart a slot of its own; charts that have one keep it."""
     taken: set[int] = set()
     placed: list[ChartSpec] = []
     for chart in charts[:MAX_CHARTS]:
@@ -254,7 +256,7 @@ _MAX_NAME = 500
 
 
 class PickKind(StrEnum):
-    """What a pick stands for."""
+    """Kind of object that a pick stands for."""
 
     EXPERIMENT = "e"
     WORKLOAD = "w"
@@ -263,7 +265,7 @@ class PickKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pick:
-    """An experiment, workload or run of the selection. ``id`` is its id or the beginning of it."""
+    """An experiment, workload or run of the selection. ``id`` is its id or a prefix of it."""
 
     experiment: str
     kind: PickKind = PickKind.EXPERIMENT

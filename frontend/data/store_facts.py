@@ -32,9 +32,9 @@ from radt.settings import STORE_URI, Settings
 from radt.store.migrations import latest_version
 from radt.store.records import RunRecord
 
-#: Rows of the page; the machines and runs that were active last.
+#: The limit on rows of the page: the most recently active machines and runs.
 _MOST = 50
-#: Where nothing runs, the ledger is that of the runs that ended last.
+#: If nothing is running, the ledger of the runs that ended last is shown.
 _LAST_RUNS = 20
 
 _COUNTS = text(
@@ -72,7 +72,7 @@ _LEDGER = text(
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """Figures of a store; ``free_bytes`` of its disk, None for one on another machine."""
+    """Figures of a store; ``free_bytes`` of its disk, None if the store is on another machine."""
 
     where: str
     engine: str
@@ -91,7 +91,7 @@ class StoreFacts:
 class Machine:
     """A machine that records into the store; times in ns of its own clock.
 
-    ``newest_ns`` is its newest sample that is here, of runs that run; None without any.
+    ``newest_ns`` is its newest sample in this store, of running runs; None without any.
     """
 
     host: str
@@ -119,7 +119,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Running workloads, and sampling: of running runs if ``live``, else of the last."""
+    """Running workloads, and sampling: of running runs if ``live``, else of the last ended."""
 
     running: Sequence[RunRecord] = ()
     running_count: int = 0
@@ -131,7 +131,8 @@ class Activity:
 
 
 def read_facts(source: Source) -> StoreFacts:
-    """
+    """Return the figures of the store.
+
     Raises:
         StoreError: The store cannot be read.
     """
@@ -145,7 +146,7 @@ def read_facts(source: Source) -> StoreFacts:
             engine, user = f"SQLite {connection.execute(_SQLITE).scalar_one()}", ""
             size_bytes = 0
             for name in (path, path.with_name(f"{path.name}-wal")):
-                with suppress(FileNotFoundError):  # none while it is at rest
+                with suppress(FileNotFoundError):  # absent while the file is not open
                     size_bytes += name.stat().st_size
             free_bytes = shutil.disk_usage(path.parent).free
     experiments, workloads, runs, running, schema_version = (int(count or 0) for count in counts)
@@ -175,7 +176,8 @@ def read_points(source: Source) -> int:
 
 
 def read_activity(source: Source) -> Activity:
-    """
+    """Return the running workloads and their sampling.
+
     Raises:
         StoreError: The store cannot be read.
     """
@@ -227,11 +229,11 @@ def _newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The backlog of one destination.
+    """Backlog of one destination.
 
-    ``ended`` ended runs that are not completely uploaded, ``running`` ones that come as they
-    go, ``since_ns`` since when the oldest waits or the problem is there; ``problem`` is empty if it
-    works.
+    ``ended`` counts ended runs that are not completely uploaded, ``running`` running ones, which
+    are uploaded as they go; ``since_ns`` is the start of the oldest wait or of the problem;
+    ``problem`` is empty if the destination works.
     """
 
     place: str
@@ -258,7 +260,7 @@ def read_backlogs(folder: Path | None) -> Backlogs:
 
     Raises:
         StoreError: Its store cannot be read.
-        UsageError: The settings name none, or no database that can be used.
+        UsageError: The settings name no usable data folder or database.
     """
     home = Home.resolve(None) if folder is None else Home(folder)
     if not home.store_path.exists():
@@ -288,7 +290,7 @@ _SOON_S = 10.0
 _RARELY_S = 120.0
 
 
-#: Of the machine, whichever store is shown; a process is started for it.
+#: Probes of the machine, independent of the shown store; one of them starts a process.
 _LISTENERS: Probe[Sequence[ListenerFacts]] = Probe("listeners", read_listeners, _RARELY_S)
 
 

@@ -1,1 +1,1 @@
-"""What leaves the dashboard: links, files of views, lines of Python, data, pictures."""
+"""Exports from the dashboard: links, files of views, lines of Python, data, pictures."""

@@ -29,7 +29,7 @@ _REFERENCES = ("anchor", "overlaying", "matches", "scaleanchor")
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of the sheet in pixels from its left and bottom edge."""
+    """A part of the sheet, in pixels from the sheet's left and bottom edge."""
 
     left: float
     bottom: float
@@ -45,7 +45,7 @@ class Sheet:
     height: float
 
     def domain(self, box: Box, letter: str, share: Sequence[float]) -> list[float]:
-        """The position of a part of a box on the sheet, both from 0 to 1."""
+        """Return the position of a part of a box on the sheet, both from 0 to 1."""
         start, length, whole = (
             (box.left, box.width, self.width)
             if letter == "x"
@@ -96,13 +96,13 @@ class Merger:
         for key in _REFERENCES:
             if axis.get(key) in names:
                 axis[key] = names[axis[key]]
-        # Without an anchor an axis belongs to the first of the other kind, of another chart.
+        # Without an anchor, Plotly attaches an axis to another chart's first axis.
         other = "y" if letter == "x" else "x"
         axis.setdefault("anchor", names.get(other, "free"))
         self.axes[f"{letter}axis{name[1:]}"] = axis
 
     def _placed(self, mark: Mapping[str, Any], names: Mapping[str, str]) -> Figure:
-        """An annotation or shape that refers to the axes of its figure."""
+        """Return an annotation or shape that refers to the axes of its figure."""
         own = dict(mark)
         for letter in ("x", "y"):
             reference = str(own.get(f"{letter}ref", letter))
@@ -114,7 +114,7 @@ class Merger:
         return own
 
 
-#: Pixels of a picture for one on the sheet: sharp on paper of that size.
+#: Pixels of a picture per pixel of the sheet: sharp on paper of that size.
 PNG_SCALE = 2.0
 _INK = INKS[Scheme.LIGHT]
 _SINGLE = (880, 440)
@@ -220,9 +220,11 @@ def order(source: Source, asked: Asked, selection: Selection) -> Order:
 
 
 def arranged(specs: Sequence[ChartSpec], columns: int) -> list[Place]:
-    """Places of charts in a grid, row by row, each in the first gap behind the one before.
+    """Return the places of charts in a grid, row by row, each in the first gap after the one
+    before.
 
-    As CSS's ``grid-auto-flow: row`` does (https://www.w3.org/TR/css-grid-1/#auto-placement-algo).
+    This matches CSS's ``grid-auto-flow: row``
+    (https://www.w3.org/TR/css-grid-1/#auto-placement-algo).
     """
     taken: set[tuple[int, int]] = set()
     places = []
@@ -259,7 +261,7 @@ def _drawn(chart: ShownChart, view: View) -> Figure:
 
 
 def _title(chart: ShownChart, made: Figure, view: View, x: float, y: float) -> Figure:
-    """Metric, unit, and what has to be known at first sight."""
+    """Return the metric, unit, and most important notes."""
     facts = ""
     if chart.data is not None:
         facts = " · ".join(_facts(chart.data, made, view))
@@ -299,7 +301,7 @@ def _facts(data: ChartData, made: Figure, view: View) -> Iterator[str]:
 def _header(
     view: View, selection: Selection, charts: Sequence[ShownChart], width: float, height: float
 ) -> list[Figure]:
-    """The experiment, and the visible range."""
+    """Return the experiment and the visible range."""
     words = [" · ".join(selection.experiments)]
     axes = {chart.data.x for chart in charts if chart.data is not None}
     words += [
@@ -330,7 +332,7 @@ def _stretch(axis: XAxis, zoom: Window) -> str:
 
 
 def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
-    """Entries of the legend, each once: a run has the same look in all charts."""
+    """Return the legend's entries, each once: a run looks the same in all charts."""
     labels: dict[tuple[str, Stroke], dict[str, None]] = {}
     shorts: dict[tuple[str, Stroke], str] = {}
     for made in drawn:
@@ -340,7 +342,7 @@ def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
             look = (line["key"], (("color", line["colour"]), ("dash", line["stroke"])))
             labels.setdefault(look, {})[" ".join(line["label"].split())] = None
             shorts[look] = line["short"]
-    # The sum of a workload here and its mean there: its name.
+    # A workload's sum in one chart and its mean in another: use its name.
     entries = [
         _Entry(_shortened(next(iter(members)) if len(members) == 1 else shorts[look]), look[1])
         for look, members in labels.items()
@@ -357,7 +359,7 @@ def _shortened(label: str) -> str:
 
 
 def _legend_size(entries: Sequence[_Entry], width: float) -> tuple[int, float]:
-    """Height of the legend, and width of the text of an entry: Plotly aligns them in columns."""
+    """Return the legend's height and an entry's text width: Plotly aligns entries in columns."""
     if not entries:
         return 0, 0.0
     text_px = _CHAR_PX * max(len(entry.text) for entry in entries) + 8

@@ -1,9 +1,9 @@
-"""Draws figures in a browser without a window, for the dashboard that started it.
+"""Draws figures in a headless browser, for the dashboard that started it.
 
-A process of its own, so that a browser that hangs can be ended with all that belongs to it, and its
-memory goes when nobody wants pictures. Requests are lines on its input (`Order`); it ends with its
-input. Kaleido's own server of one browser (``kaleido.start_sync_server``) waits for ever where no
-Chrome can be started, so its class is used as it is.
+It is a separate process, so that a hanging browser can be killed with all of its children, and its
+memory is freed when no pictures are requested. Requests are lines on its input (`Order`); it ends
+with its input. Kaleido's own server of one browser (``kaleido.start_sync_server``) waits for ever
+if Chrome cannot be started, so its class is used directly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, BinaryIO, Self
 
 #: Seconds for one picture; the dashboard waits a little longer.
 RENDER_S = 45.0
-#: Seconds for the browser to start. Kaleido may wait for ever for one that ended at once.
+#: Seconds for the browser to start. Kaleido may wait for ever for a browser that ended at once.
 START_S = 30.0
 
 
 class Failure(StrEnum):
-    """Why there is no picture."""
+    """Reason for a failed picture."""
 
     NO_BROWSER = "no browser"
     BROWSER = "browser"
@@ -34,7 +34,7 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A picture to be made: size in CSS pixels, ``scale`` for raster ones."""
+    """A picture to draw: size in CSS pixels, ``scale`` for raster formats."""
 
     figure: dict[str, Any]
     format: str
@@ -52,7 +52,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of an order; ``length`` bytes of picture follow it."""
+    """Result of an order; ``length`` bytes of picture follow it."""
 
     length: int = 0
     failure: str = ""
@@ -78,7 +78,7 @@ async def work(orders: BinaryIO, answers: BinaryIO) -> None:
     line = await asyncio.to_thread(orders.readline)
     try:
         async with AsyncExitStack() as stack:
-            # Nothing is fetched: no MathJax, and Plotly's script is that of the Python package.
+            # Nothing is downloaded: no MathJax, and Plotly's script is that of the Python package.
             kaleido = Kaleido(n=1, timeout=RENDER_S, mathjax=False)
             try:
                 async with asyncio.timeout(START_S):
@@ -117,12 +117,12 @@ async def _draw(browser: Any, order: Order) -> bytes:
 def main() -> None:
     """Serve the process that started this one."""
     answers = os.fdopen(os.dup(1), "wb")
-    # What libraries print must not get between the answers.
+    # Output printed by libraries must not mix with the answers.
     os.dup2(2, 1)
     try:
         asyncio.run(work(sys.stdin.buffer, answers))
     finally:
-        if folder := os.environ.get("TMPDIR"):  # made for this process alone
+        if folder := os.environ.get("TMPDIR"):  # created for this process alone
             shutil.rmtree(folder, ignore_errors=True)
 
 

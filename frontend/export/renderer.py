@@ -1,7 +1,7 @@
-"""Pictures of figures, made by Kaleido in a browser of the server's machine.
+"""Pictures of figures, drawn by Kaleido in a browser on the server's machine.
 
 One browser, one picture at a time: it takes a core, and some 300 MB that the dashboard itself must
-not need. It is started with the first picture and ended when none is wanted for a while.
+not need. It is started with the first picture and ended when it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from radt.frontend.export.request import BusyError
 
 log = logging.getLogger(__name__)
 
-#: Pictures that may wait for the one being made.
+#: The limit on pictures that wait for the one being drawn.
 MAX_WAITING = 3
-#: Seconds until a browser that nobody uses is ended.
+#: Seconds until an idle browser is ended.
 IDLE_S = 60.0
-#: Seconds until an order that is not answered is given up, browser and all.
+#: Seconds until an unanswered order is abandoned and its browser ended.
 _GIVE_UP_S = RENDER_S + 15.0
 _DETAIL_CHARS = 300
 _LAST_WRITES_S = 5.0
 
 
 class PictureError(RadtError):
-    """A picture failed; ``is_lasting`` if the next would fail as well, as something is missing."""
+    """A picture failed; ``is_lasting`` if the next would fail too because something is missing."""
 
     def __init__(self, message: str, remedy: str, *, is_lasting: bool = False) -> None:
         super().__init__(message, remedy)
@@ -61,7 +61,7 @@ class _Worker:
 
 
 def is_installed() -> bool:
-    """Whether Kaleido is installed."""
+    """Return whether Kaleido is installed."""
     return importlib.util.find_spec("kaleido") is not None
 
 
@@ -80,7 +80,7 @@ class Renderer:
         """Draw a figure as PNG, SVG or PDF.
 
         Raises:
-            BusyError: Too many wait already.
+            BusyError: Too many are waiting already.
             PictureError: Kaleido or a browser is missing, or fails.
         """
         if not self._queue.acquire(blocking=False):
@@ -103,7 +103,7 @@ class Renderer:
             self._timer.cancel()
             self._timer = None
         worker = self._worker or self._start()
-        # A thread cannot stop reading what does not come; the end of the process stops it.
+        # A blocked read cannot be cancelled from a thread; ending the process unblocks it.
         given_up = threading.Event()
 
         def give_up() -> None:
@@ -147,7 +147,7 @@ class Renderer:
             stdout=subprocess.PIPE,
             stderr=stderr_file,
             env={**os.environ, "TMPDIR": folder},
-            start_new_session=True,  # Ctrl-C is for the dashboard, which ends it
+            start_new_session=True,  # Ctrl-C goes to the dashboard, which ends this process
         )
         self._worker = _Worker(process, folder, stderr_file)
         return self._worker
@@ -191,13 +191,13 @@ def _exchange(worker: _Worker, order: Order) -> tuple[Answer | None, bytes]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End it and what it started; the browser goes with the pipe to it."""
+    """Kill the process and its children; the browser ends when its pipe closes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _remove(folder: str) -> None:
-    """Take the folder away; a browser whose process was killed writes to it a moment longer."""
+    """Delete the folder; a browser whose process was killed writes to it a moment longer."""
     until_s = time.monotonic() + _LAST_WRITES_S
     while Path(folder).exists():
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Figures of a report as they are printed: bars and heat maps."""
+"""Printed figures of a report: bars and heat maps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
     for place, ((quantity, bars), wide) in enumerate(zip(of, widths, strict=True)):
         made = figure(quantity, bars, Scheme.LIGHT, size_of(len(bars)), in_blocks=True)
         names = made["layout"]["xaxis"]["ticktext"]
-        # On paper a bar has its own width, whatever a page has room for.
+        # On paper bars have their own width, independent of a page's size.
         fits = max(map(len, names), default=0) * _CHARACTER_PX <= _BAR_PX
         made["layout"]["xaxis"]["tickangle"] = 0 if fits else -40
         merger.add(made, Box(left + _LEFT_PX, _BOTTOM_PX, wide, _PLOT_PX))
@@ -132,7 +132,7 @@ def _legend(ways: Sequence[Way]) -> list[Figure]:
 
 
 def base(width: float, height: float) -> Figure:
-    """The layout of a figure of that size in pixels."""
+    """Return the layout of a figure of that size in pixels."""
     return {
         "width": width,
         "height": height,
@@ -144,7 +144,7 @@ def base(width: float, height: float) -> Figure:
 
 
 def text_at(text: str, x: float, y: float, *, size: int) -> Figure:
-    """A text on the paper, from 0 to 1 in both directions; ``size`` in points."""
+    """Return a text on the paper, from 0 to 1 in both directions; ``size`` in points."""
     return {
         "xref": "paper",
         "yref": "paper",
@@ -165,7 +165,7 @@ _MOST_LABEL_PX = 280
 def total_time(shown: Shown) -> Figure | None:
     """Draw the time of workloads, and of their runs one after the other.
 
-    None where no workload has both.
+    None if no workload has both.
     """
     rows = [
         (entry, together, serial)

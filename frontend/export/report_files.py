@@ -26,12 +26,12 @@ from radt.render.files import ReportFormat, rendered
 from radt.render.files import file_name as report_file_name
 from radt.render.report_content import matrices
 
-#: Workloads of which activity and memory are drawn over time: those with the most runs.
+#: The limit on workloads with activity and memory over time: those with the most runs.
 MAX_TIMELINES = 12
-#: The first of these that a workload has, from what says most of a device.
+#: The first recorded metric of each list is drawn, the most informative of a device first.
 _ACTIVITY = ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization", "process.cpu.utilization")
 _MEMORY = ("gpu.memory.used", "gpu.mig.memory.used", "process.memory.rss", "process.memory.pss")
-#: What stands side by side for a model (figures 4.3 to 4.10 of the thesis).
+#: Quantities side by side for each model (figures 4.3 to 4.10 of the thesis).
 _PANELS = (
     (Quantity.TIME_PER_EPOCH,),
     (Quantity.SM_ACTIVE, Quantity.GPU_UTILIZATION, Quantity.CPU),
@@ -50,13 +50,13 @@ class Picture:
 
 
 def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> Iterator[Path]:
-    """Draw all figures of a report; each file is given when it is there.
+    """Draw all figures of a report; each file is yielded once it is written.
 
     Args:
         source: The store.
-        view: With experiment and options as the page Report has them.
-        folder: Where files go, in the place of what is there.
-        file_format: Theirs.
+        view: The view, with experiment and options as on the Report page.
+        folder: The folder for the files, which replace those of the same name.
+        file_format: The files' format.
 
     Raises:
         PictureError: Kaleido or a browser is missing, or fails.
@@ -80,7 +80,7 @@ def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> I
 def orders(
     source: Source, view: View, file_format: FileFormat
 ) -> Iterator[tuple[tuple[str, ...], Order]]:
-    """The figures to draw, each with the words of its file name."""
+    """Yield the figures to draw, each with the words of its file name."""
     shown = read_shown(source, view)
     choices = Choices.of(view.options)
     name = shown.experiments[0]
@@ -135,7 +135,7 @@ def _picture(figure: Figure, *words: str) -> Picture:
 
 
 def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Workloads with a single model, by model; only of models that were collocated."""
+    """Return workloads with a single model, by model; only of models that were collocated."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         names = {run.run.name for group in entry.summary.groups for run in group.runs}
@@ -149,14 +149,14 @@ def _uniform(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _with_most_runs(entries: Sequence[Entry]) -> list[Entry]:
-    """The workloads with the most runs, in the report's order."""
+    """Return the workloads with the most runs, in the report's order."""
     several = [entry for entry in entries if entry.summary.run_count > 1]
     most = sorted(several, key=lambda entry: -entry.summary.run_count)[:MAX_TIMELINES]
     return [entry for entry in entries if entry in most]
 
 
 def _metrics(source: Source, entry: Entry) -> list[str]:
-    """The metrics to draw over time, among those recorded."""
+    """Return the metrics to draw over time, among those recorded."""
     run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
     available = {series.metric for series in source.reader.series(run_ids)}
     chosen = (
@@ -166,7 +166,7 @@ def _metrics(source: Source, entry: Entry) -> list[str]:
     return [metric for metric in chosen if metric]
 
 
-#: What the page offers, and what its links say.
+#: The page's downloads, with the texts of their links.
 DOWNLOADS = {
     ReportFormat.HTML: "HTML",
     ReportFormat.MARKDOWN: "Markdown",
@@ -176,7 +176,7 @@ DOWNLOADS = {
 
 
 def path_of(kind: ReportFormat) -> str:
-    """The path of a file's download."""
+    """Return the path of a file's download."""
     return f"/report/file.{kind.suffix}"
 
 
@@ -191,7 +191,7 @@ def install(server: Flask, source: Source) -> None:
                 shown = read_shown(source, view)
             except RadtError as error:
                 return Response(f"{error}\n", 503, content_type="text/plain; charset=utf-8")
-            # Columns are chosen to be read; data have all that was measured.
+            # The page's columns are chosen for reading; data files have all measured quantities.
             chosen = choices.columns is not None
             text = rendered(content_of(shown, choices, with_all=not chosen), kind)
             response = Response(text, content_type=kind.mime)

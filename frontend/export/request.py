@@ -33,7 +33,7 @@ class Share(StrEnum):
     LINK = "link"
     PYTHON = "python"
     VIEW = "view"
-    SHOWN = "shown"  # data as they are drawn
+    SHOWN = "shown"  # the data as drawn
     FULL = "full"  # every sample
     PICTURE = "picture"
 
@@ -68,7 +68,7 @@ class Asked:
     """A requested file.
 
     ``chart`` is a place in the view's charts, None for all; ``columns`` is how many charts stand
-    side by side in a picture of all, None for what fits their number.
+    side by side in a picture of all, None to derive it from their number.
     """
 
     view: View
@@ -96,7 +96,7 @@ class Asked:
         """Parse an address of `DATA_PATH`.
 
         Raises:
-            UsageError: A parameter makes no sense.
+            UsageError: A parameter is not valid.
         """
         of = _one_of((Share.SHOWN, Share.FULL), "of", single.get("of", Share.SHOWN.value))
         file_format = _one_of(DATA_FORMATS, "format", single.get("format", FileFormat.CSV.value))
@@ -107,7 +107,7 @@ class Asked:
         """Parse an address of `PICTURE_PATH`.
 
         Raises:
-            UsageError: A parameter makes no sense.
+            UsageError: A parameter is not valid.
         """
         file_format = _one_of(PICTURE_FORMATS, "format", single.get("format", FileFormat.PNG.value))
         columns = _count(single, "columns", MAX_COLUMNS)
@@ -139,17 +139,17 @@ def _count(single: Mapping[str, str], name: str, largest: int) -> int | None:
     return int(text)
 
 
-#: Downloads at once, of all and of one address; others keep being answered meanwhile.
+#: Simultaneous downloads, in total and per address; the dashboard stays responsive meanwhile.
 MAX_DOWNLOADS = 4
 MAX_DOWNLOADS_EACH = 2
 
 
 class BusyError(RadtError):
-    """Too much is being exported already."""
+    """Too many exports are running already."""
 
 
 class Turnstile:
-    """Limits exports at a time, in all and per visitor. Thread-safe."""
+    """Limits simultaneous exports, in total and per visitor. Thread-safe."""
 
     def __init__(self, most: int = MAX_DOWNLOADS, most_each: int = MAX_DOWNLOADS_EACH) -> None:
         self._most = most
@@ -186,7 +186,7 @@ class Turnstile:
 
 
 class Pass:
-    """A place taken. `leave` may be called more than once."""
+    """A place in the `Turnstile`. `leave` may be called more than once."""
 
     def __init__(self, turnstile: Turnstile, visitor: str) -> None:
         self._turnstile = turnstile
@@ -207,21 +207,21 @@ _MAX_LENGTH = 80
 
 
 def file_name(words: Iterable[str], suffix: str) -> str:
-    """``radt-quickstart-loss.csv``: words joined, what may not be in a name left out."""
+    """Return ``radt-quickstart-loss.csv``: words joined, without characters invalid in a name."""
     cleaned = [_UNSAFE.sub("-", unicodedata.normalize("NFC", word)).strip("-._") for word in words]
     stem = "-".join(word for word in ("radt", *cleaned) if word)[:_MAX_LENGTH].rstrip("-._")
     return f"{stem}.{suffix}"
 
 
 def content_disposition(name: str) -> str:
-    """The header that makes a browser save a file under a name (RFC 6266)."""
+    """Return the header that makes a browser save a file under a name (RFC 6266)."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
     plain = _UNSAFE.sub("-", plain)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 
 def pinned(source: Source, view: View, selection: Selection) -> View:
-    """The view with explicit picks and charts.
+    """Return the view with explicit picks and charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -235,7 +235,7 @@ def pinned(source: Source, view: View, selection: Selection) -> View:
 
 
 def charts_of(source: Source, view: View, selection: Selection) -> tuple[ChartSpec, ...]:
-    """The charts of a view, in order; those that the dashboard chooses if the user did not.
+    """Return the charts of a view, in order; by default those that the dashboard chooses.
 
     Raises:
         StoreError: The store cannot be read.

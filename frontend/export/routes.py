@@ -1,6 +1,6 @@
 """Routes of downloads, and the route that export menus call first.
 
-All of them pass the checks of `radt.frontend.auth`, which look at every request.
+All of them pass the checks of `radt.frontend.auth`, as every request does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[by
     """Yield the parts of a file; the first is made at once, so that errors show at once.
 
     Raises:
-        UsageError: There is nothing in it, or too much.
+        UsageError: The file would be empty or too large.
         StoreError: The store cannot be read.
     """
     view = asked.view
@@ -60,7 +60,7 @@ def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[by
 
 
 def metrics_of(view: View, place: int | None) -> list[str]:
-    """The metrics of the charts of a view, or of one of them, each once.
+    """Return the metrics of the charts of a view, or of one of them, each once.
 
     Raises:
         UsageError: There is no such chart, or no chart at all.
@@ -74,7 +74,7 @@ def metrics_of(view: View, place: int | None) -> list[str]:
 
 PREPARE_PATH = "/export/prepare"
 OPEN_PATH = "/export/open"
-#: A view's file, or the JSON of a view with what is asked of it.
+#: The size limit of a view's file, or of the JSON of a view with an export request.
 MAX_BODY_BYTES = MAX_QUERY * 4
 _MIME_VIEW = "application/json; charset=utf-8"
 
@@ -105,7 +105,7 @@ class _Routes:
     def prepare(self) -> Response:
         """Answer a menu with the text to copy or the address of the file.
 
-        What the dashboard chose by itself is named in it, so that it shows the same tomorrow.
+        It names the dashboard's automatic choices, so that it means the same in future.
         """
         wanted = _body_json()
         share = _share(wanted.get("share"))
@@ -138,16 +138,16 @@ class _Routes:
         try:
             missing = [str(pick) for pick in read_selection(self._source, view).missing]
         except RadtError:
-            pass  # the page that opens says what is wrong, and goes on by itself
+            pass  # the opened page shows the error
         return _json({"query": view.to_query(), "missing": missing})
 
     def view(self) -> Response:
-        """A view as a file."""
+        """Return a view as a file."""
         view = View.from_query(_query())
         return _attachment(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
 
     def data(self) -> Response:
-        """The data of charts, sent as they are made."""
+        """Return the data of charts, sent as they are made."""
         asked = Asked.data(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
@@ -158,12 +158,12 @@ class _Routes:
         except BaseException:
             visit.leave()
             raise
-        # Called when all is sent, and also when the browser went away or never took anything.
+        # Called when all is sent, and also if the browser disconnected or never read anything.
         response.call_on_close(visit.leave)
         return response
 
     def picture(self) -> Response:
-        """A chart, or all of them, as PNG, SVG or PDF."""
+        """Return a chart, or all of them, as PNG, SVG or PDF."""
         asked = Asked.picture(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
@@ -191,10 +191,10 @@ def _asked(view: View, share: Share, place: int | None, wanted: Mapping[str, Any
 
 
 def _place(view: View, slot: object) -> int | None:
-    """The place in the list of charts of the one in a slot of the page; None for no slot.
+    """Return a chart's place in the list of charts, from its slot on the page; None for no slot.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No chart is in this slot.
     """
     if slot is None:
         return None
@@ -205,14 +205,14 @@ def _place(view: View, slot: object) -> int | None:
 
 
 def _lacking(selection: Selection) -> list[str]:
-    """What a file with every sample lacks although users may expect it."""
+    """Return notes on runs that are missing from a file with every sample."""
     if not selection.left_out:
         return []
     return [f"{plural(selection.left_out, 'run')} over the limit, left out"]
 
 
 def _name(asked: Asked) -> str:
-    """The file name for the browser."""
+    """Return the file name for the browser."""
     words = _about(asked.view)
     charts = asked.view.charts or ()
     if asked.chart is not None and asked.chart < len(charts):
@@ -223,7 +223,7 @@ def _name(asked: Asked) -> str:
 
 
 def _about(view: View) -> list[str]:
-    """The subject in a file name: the experiment, or the number of experiments."""
+    """Return the subject in a file name: the experiment, or the number of experiments."""
     names = list(dict.fromkeys(pick.experiment for pick in view.picks or ()))
     return names if len(names) == 1 else [view.experiment or ""] if not names else ["compared"]
 
@@ -235,7 +235,7 @@ def _share(given: object) -> Share:
 
 
 def _page(given: object) -> str:
-    """The path of a page of this site, and of nothing else."""
+    """Return the path of a page of this site, never of another one."""
     if isinstance(given, str) and given.startswith("/") and given[1:].isalpha():
         return given
     return "/compare"
@@ -288,7 +288,7 @@ def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
         try:
             return function()
         except RadtError as error:
-            # What is missing on the server stays so: the browser helps itself.
+            # Missing software on the server stays missing: the browser draws the picture instead.
             lasting = isinstance(error, PictureError) and error.is_lasting
             response = _json(
                 {"cause": error.message, "remedy": error.remedy or "", "lasting": lasting},

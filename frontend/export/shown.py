@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @cache
 def shown_schema() -> pa.Schema:
-    """The columns of the file.
+    """Return the columns of the file.
 
-    ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, of wall since 1970; steps;
-    epochs), ``value``, ``low`` and ``high`` in ``unit``. A value that is NaN is a gap. Where
-    ``smoothed_over`` is not 0, the value is the moving mean over so much of x, and ``low`` to
-    ``high`` is what was measured.
+    ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, since 1970 for wall; steps;
+    epochs), ``value``, ``low`` and ``high`` in ``unit``. A value of NaN is a gap. If
+    ``smoothed_over`` is not 0, the value is the moving mean over this width of x, and ``low`` to
+    ``high`` is the range of the measured values.
     """
-    import pyarrow as pa  # not above: it takes half a second, and most never export
+    import pyarrow as pa  # imported here: it takes half a second, and most visitors never export
 
     label = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
@@ -72,7 +72,7 @@ class ShownChart:
 def shown_charts(
     source: Source, view: View, selection: Selection, place: int | None
 ) -> Iterator[ShownChart]:
-    """The charts of a view, or one of them, each read when its turn comes.
+    """Yield the charts of a view, or one of them, each read when it is requested.
 
     Raises:
         UsageError: There is no such chart, or no chart at all.
@@ -90,7 +90,7 @@ def shown_charts(
 
 
 def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
-    """The chart without the lines that are hidden in all charts.
+    """Return the chart without the lines that are hidden in all charts.
 
     Raises:
         StoreError: The store cannot be read.
@@ -99,7 +99,7 @@ def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -
 
 
 def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]:
-    """The lines of charts, one after the other; hidden ones are left out."""
+    """Yield the lines of charts, one after the other; hidden ones are left out."""
     for chart in charts:
         if chart.data is None:
             continue
@@ -114,7 +114,7 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.T
 
     x = line.curve.x
     seen = np.ones(len(x), dtype=bool)
-    if zoom is not None:  # lines go on to the neighbours beyond the edges
+    if zoom is not None:  # lines include one neighbour beyond each edge
         seen = (x >= zoom.start) & (x <= zoom.end)
     count = int(seen.sum())
 
@@ -149,7 +149,7 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.T
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-#: What x is on axes that count from an instant of each run.
+#: The meaning of x on axes that count from an instant of each run.
 _SINCE = {
     XAxis.BARRIER: "seconds since the barrier",
     XAxis.EPOCH: "seconds since the barrier; the charts count epochs",
@@ -158,7 +158,7 @@ _SINCE = {
 
 
 def python_code(source: Source, view: View, selection: Selection, place: int | None) -> str:
-    """Lines that load the samples of the charts (``place`` None: of all) into a DataFrame.
+    """Return code that loads the samples of the charts (``place`` None: of all) into a DataFrame.
 
     Raises:
         UsageError: There is nothing to load.
@@ -255,7 +255,7 @@ def _x(x: XAxis, view: View) -> Iterator[str]:
 
 
 def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Iterator[str]:
-    """What charts do and this code does not."""
+    """Yield notes on features of the charts that the code does not reproduce."""
     board = view.board
     if any(
         any(selection.drawn_at(chart.level_of(board)).values())
@@ -271,7 +271,7 @@ def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Ite
 
 def _drawing(x: XAxis, metric_count: int) -> Iterator[str]:
     rows = ', facet_row="metric"' if metric_count > 1 else ""
-    # Over steps each line is in the order it was logged, which is that of the steps.
+    # Over steps each line is in logged order, which is that of the steps.
     yield f'figure = px.line(frame, x="x", y="value", color="line"{rows})'
     if metric_count > 1:
         yield "figure.update_yaxes(matches=None)  # each metric has its own unit"

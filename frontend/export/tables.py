@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-# Arrow takes half a second to load, and most who open a dashboard never export.
+# Arrow takes half a second to load, and most users of a dashboard never export.
 
-#: Rows of a Parquet row group at least, but for the last: tables are gathered.
+#: The minimum number of rows in a Parquet row group, except the last: tables are gathered.
 GROUP_ROWS = 128 * 1024
 _FORMULA = r"^[=+\-@\t\r\n]"
-#: Of the numbers that never repeat: their bytes sorted compress to half.
+#: For numbers that never repeat: with their bytes sorted they compress to half.
 _SORTED_BYTES = ("x", "elapsed_s")
 _DELTAS = ("time", "step")
 
@@ -41,7 +41,7 @@ def written(
 
 
 def label(text: str, count: int) -> pa.DictionaryArray:
-    """A column with the same text in all rows."""
+    """Return a column with the same text in all rows."""
     import pyarrow as pa
 
     zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
@@ -97,7 +97,7 @@ def _parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
         pa.PythonFile(sink, mode="w"),
         schema,
         compression="zstd",
-        # Numbers never: a dictionary holds one NaN for all of them.
+        # Never for numbers: a dictionary merges all NaN into one.
         use_dictionary=labels,
         column_encoding={name: how for name, how in encodings.items() if name in schema.names},
         write_page_checksum=True,
@@ -123,7 +123,7 @@ def _write_group(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
 
 
 class _Sink(io.RawIOBase):
-    """Buffers what is written until it is sent."""
+    """Buffers written bytes until they are sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,14 +143,14 @@ class _Sink(io.RawIOBase):
         return self._length
 
     def taken(self) -> bytes:
-        """Take what was written since the last call."""
+        """Return the bytes written since the last call."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
 
 #: Points read at once: 1.5 MB of samples, some 14 MB as text.
 SLICE_POINTS = 64 * 1024
-#: Larger files are for `radt export`, which needs no browser to wait.
+#: The limit on rows: for larger files there is `radt export`, where no browser has to wait.
 MAX_ROWS = 200_000_000
 _GROWTH = 4.0
 
@@ -159,8 +159,8 @@ _WHOSE = ("run_id", "experiment", "workload", "letter", "name")
 
 @cache
 def full_schema() -> pa.Schema:
-    """The columns of `radt.load` for several runs, and the runs' names."""
-    import pyarrow as pa  # not above: it takes half a second, and most never export
+    """Return the columns of `radt.load` for several runs, and the runs' names."""
+    import pyarrow as pa  # imported here: it takes half a second, and most visitors never export
 
     from radt.store.tidy import SCHEMA, pandas_notes
 
@@ -170,7 +170,7 @@ def full_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The size of an export: its ``rows``, and the series that have points."""
+    """Size of an export: its ``rows``, and the series that have points."""
 
     summaries: tuple[SummaryRecord, ...]
     rows: int
@@ -180,7 +180,7 @@ def measure(source: Source, selection: Selection, metrics: Sequence[str]) -> Ful
     """Count the points of the metrics of the runs.
 
     Raises:
-        UsageError: There is nothing, or more than `MAX_ROWS`.
+        UsageError: There are no points, or more than `MAX_ROWS`.
         StoreError: The store cannot be read.
     """
     run_ids = tuple(selection.runs)
@@ -241,10 +241,11 @@ def full_tables(reader: StoreReader, selection: Selection, full: Full) -> Iterat
 def slices(
     read: Callable[[int, int], Samples], first_ns: int, last_ns: int, count: int
 ) -> Iterator[Samples]:
-    """The points from ``first_ns`` to ``last_ns`` in order of time, some `SLICE_POINTS` at once.
+    """Yield the points from ``first_ns`` to ``last_ns`` in time order, about `SLICE_POINTS` at
+    once.
 
-    ``read`` gives the points from one time to another, both included. Where points are denser or
-    rarer than on average, the stretches read become shorter or longer.
+    ``read`` returns the points from one time to another, both included. The stretches get shorter
+    where points are denser than on average, and longer where they are sparser.
     """
     span_ns = last_ns - first_ns + 1
     pieces = max(1, -(-count // SLICE_POINTS))

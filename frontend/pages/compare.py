@@ -1,8 +1,8 @@
 """Compare: charts of the selection, on linked axes.
 
-The server sends the frame and what is known of the selected runs; the browser draws the rest
+The server sends the frame and the facts of the selected runs; the browser draws the rest
 (static/compare*.js) and requests figures by plain HTTP instead of Dash's callbacks: each visible
-chart has a request of its own, which it can cancel, and no element is mounted anew.
+chart has a request of its own, which it can cancel, and elements stay mounted.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _handler(
     bad_request = problem(UsageError("expected a request of the Compare page", "Reload the page"))
 
     def handle() -> Response:
-        # Pages of other origins may send forms, but no JSON.
+        # Pages of other origins can send forms, but not JSON.
         if not request.is_json or (request.content_length or 0) > _MAX_BYTES:
             return _json(bad_request, 400)
         asked = request.get_json(silent=True)
@@ -249,10 +249,10 @@ def _view(asked: Answer) -> View:
 PAGE = Page("/compare", "Compare", layout, register)
 
 
-# -- facts: what the page knows of the selected runs besides their charts ------------------------
+# -- facts: the page's data about the selected runs, besides their charts ------------------------
 #
-# Plain dictionaries: static/compare.js draws the list of runs, the list of metrics and the controls
-# from them, so that a click there does not wait for the server.
+# Plain dictionaries: static/compare.js draws the lists of runs and metrics and the controls from
+# them, so that a click there does not wait for the server.
 
 _LOGGED = "logged by the script"
 

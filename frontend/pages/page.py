@@ -1,4 +1,4 @@
-"""What all pages share: the page itself, untyped parts of Dash, the share menu, error pages."""
+"""Shared by all pages: `Page`, untyped parts of Dash, the share menu, error pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attributes(**values: str) -> Any:
 
 
 def triggers() -> set[str]:
-    """Return what triggered the running callback, as ``id.property``."""
+    """Return the triggers of the running callback, as ``id.property``."""
     return {str(trigger["prop_id"]) for trigger in ctx.triggered}
 
 
@@ -74,7 +74,7 @@ def _share_button(subject: str, text: str, title: str, class_name: str) -> Compo
 
 
 def error_page(error: RadtError, store: StoreAddress) -> Component:
-    """Return what is shown when a page cannot be."""
+    """Return the page for an error, shown in place of the requested one."""
     if isinstance(error, NothingRecordedError):
         return _empty(store)
     cause, detail = _split(error.message)
@@ -115,7 +115,7 @@ def _state(title: str, *content: Component, role: str = "status") -> Component:
 
 
 def _split(message: str) -> tuple[str, str]:
-    """Split off what a driver said, in brackets at the end of a message."""
+    """Split off a driver's own message, in brackets at the end of a message."""
     cause, bracket, detail = message.partition(" (")
     if not bracket or not detail.endswith(")"):
         cause, detail = message, ""

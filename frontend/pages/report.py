@@ -1,7 +1,7 @@
 """Report: the tables of `radt report`, and bars.
 
-Table and charts follow the view and the store. Graphs stand in fixed slots, one a quantity, and
-only those that changed are written, so that nothing flickers while runs end.
+Table and charts follow the view and the store. Graphs stand in fixed slots, one per quantity, and
+only changed ones are sent, so that nothing flickers while runs end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.render.report_content import matrices
 
-#: Quantities whose charts are on the page, in fixed slots.
+#: Quantities with a chart on the page, in fixed slots.
 _SLOTS = tuple(Quantity)
 
 
@@ -131,7 +131,7 @@ def register(app: Dash, source: Source) -> None:
             Input(f"report-{name}", given),
             prevent_initial_call=True,
         )
-    # In the browser: an answer to an older view must not turn a switch back.
+    # In the browser: an answer to an older view must not reset a switch.
     in_browser(
         app,
         "reportControls",
@@ -180,7 +180,7 @@ def register(app: Dash, source: Source) -> None:
         columns = [item.value for item in shown.columns]
         measured = [item.value for item in shown.quantities]
         named = experiments(source)
-        # What is open in the browser would close if it were written again.
+        # Sending an open menu again would close it in the browser.
         known = state or {}
         return (
             {"key": key, "columns": columns, "measured": measured, "experiments": named},
@@ -226,7 +226,7 @@ def register(app: Dash, source: Source) -> None:
         drawable = set(charted(shown))
         known = drawn or {}
         found_bars = {quantity: bars_of(shown, quantity, choices) for quantity in drawable}
-        # All charts are as wide as the widest has to be, so that they stand in columns.
+        # All charts get the width that the widest needs, so that they form columns.
         size = size_of(max(map(len, found_bars.values()), default=0))
         now: dict[str, str] = {"size": size.value}
         hidden: list[bool] = []
@@ -256,26 +256,26 @@ def _read(
     view = View.from_json(address)
     try:
         return view, read_shown(source, view)
-    except RadtError:  # the router says what is wrong
+    except RadtError:  # the router shows the error
         raise PreventUpdate from None
 
 
 PAGE = Page("/report", "Report", layout, register)
 
 
-#: Suggestions; anything that `radt report --window` takes may be typed.
+#: Suggestions; any value of `radt report --window` may be typed.
 _WINDOWS = ("epoch:2", "epoch:2-", "steady", "all", "train")
-#: Until what is typed counts.
+#: Delay before typed text is applied.
 _TYPING_MS = 600
 
 
 def experiments(source: Source) -> list[str]:
-    """The names to choose from."""
+    """Return the names of the experiments to choose from."""
     return [experiment.name for experiment in read_experiments(source)]
 
 
 def controls(source: Source, experiment: str, choices: Choices) -> Component:
-    """The row of controls."""
+    """Return the row of controls."""
     return html.Div(
         [
             dmc.Select(
@@ -324,7 +324,7 @@ def controls(source: Source, experiment: str, choices: Choices) -> Component:
                     ),
                     dmc.Popover(
                         [
-                            # Its wrapper says whether it is open: it is the button.
+                            # Its wrapper is the button, so it has the attribute for open or closed.
                             dmc.PopoverTarget(
                                 html.Span("Columns"),
                                 boxWrapperProps={

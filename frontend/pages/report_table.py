@@ -50,22 +50,22 @@ class _Line:
 
 
 def page_count(shown: Shown) -> int:
-    """The number of pages of the table."""
+    """Return the number of pages of the table."""
     return max(1, -(-len(shown.entries) // PAGE_ROWS))
 
 
 def page_of(shown: Shown, choices: Choices) -> int:
-    """The shown page: the chosen one, or the last."""
+    """Return the shown page: the chosen one, or the last."""
     return min(choices.page, page_count(shown) - 1)
 
 
 def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Component:
-    """One page of the table.
+    """Return one page of the table.
 
     Args:
-        shown: What there is.
-        choices: What of it, in which order.
-        href: The address of the page about a workload.
+        shown: The report.
+        choices: The user's choices of rows, columns and order.
+        href: Returns the address of a workload's page.
     """
     page = page_of(shown, choices)
     entries = shown.entries[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
@@ -127,7 +127,7 @@ class _Values:
         self.spread_chars = max(map(len, self.spreads), default=0)
 
     def cell(self, place: int, line: _Line) -> list[Component]:
-        """The cell of a line; none if an earlier line's cell spans it."""
+        """Return the cell of a line; none if an earlier line's cell spans it."""
         if self.is_shared and not line.is_first:
             return []
         estimate = self.estimates[place]
@@ -146,7 +146,7 @@ class _Values:
 def _head(
     title: str, name: str, choices: Choices, about: ScaledQuantity | None = None
 ) -> Component:
-    """The head of a column, a button that sorts by it."""
+    """Return the head of a column, a button that sorts by it."""
     state = "none"
     if choices.sort == name:
         state = "descending" if choices.is_descending else "ascending"
@@ -223,7 +223,7 @@ def _row(
 
 
 def matrix(content: Matrix) -> Component:
-    """The matrix of how much models slow each other down; darker is slower."""
+    """Return the matrix of how much models slow each other down; darker is slower."""
     return html.Section(
         [
             html.H2(content.title),
@@ -277,7 +277,7 @@ _COMPARE_PATH, _WORKLOAD_PATH = "/compare", "/workload"
 
 
 def facts(shown: Shown) -> str:
-    """The subject of the table, in one line."""
+    """Return the subject of the table, in one line."""
     words = [
         plural(len(shown.entries), "workload"),
         plural(shown.run_count, "run"),
@@ -291,7 +291,7 @@ def facts(shown: Shown) -> str:
 
 
 def table_of(shown: Shown, choices: Choices, view: View) -> Component:
-    """The table, or the reason why there is none."""
+    """Return the table, or the reason why there is none."""
     if not shown.entries:
         return _nothing(shown, choices)
     content: list[Component] = [table(shown, choices, lambda entry: _workload(view, entry))]
@@ -316,7 +316,7 @@ def table_of(shown: Shown, choices: Choices, view: View) -> Component:
 
 
 def notes(shown: Shown, choices: Choices) -> list[Component]:
-    """The meaning of ±, and notes on the numbers."""
+    """Return the meaning of ± and notes on the numbers."""
     if not shown.entries:
         return []
     sentences = [INTERVAL_NOTE, *content_of(shown, choices).notes]
@@ -345,7 +345,7 @@ def _workload(view: View, entry: Entry) -> str:
 
 
 def pages(shown: Shown, choices: Choices) -> list[Component]:
-    """The control for the table's pages, if there are several."""
+    """Return the control for the table's pages, if there are several."""
     count, page = page_count(shown), page_of(shown, choices)
     if count < 2:
         return []
@@ -369,7 +369,7 @@ def _turn(text: str, page: int, *, disabled: bool) -> Component:
 
 
 def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
-    """To Compare with the workloads of this page of the table, and the files."""
+    """Return links to the files, and to Compare with the workloads of this page of the table."""
     query = view.to_query()
     compared: list[Pick] = []
     count = 0
@@ -390,7 +390,7 @@ def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
 
 
 def unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
-    """The unit of a chart, and what it leaves out."""
+    """Return the unit of a chart, the meaning of its bars, and a note if some are left out."""
     words = [column_of(quantity, bars).unit] if bars else []
     if quantity in PEAKS and any(bar.peak is not None for bar in bars):
         words.append("bar mean, line and number peak")

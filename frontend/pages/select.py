@@ -1,4 +1,4 @@
-"""Select: pick the experiments, workloads and runs to look at.
+"""Select: pick experiments, workloads and runs.
 
 The lists may be long, so the browser draws only the rows in sight (static/select.js) and requests
 them through the store ``select-ask``; the rows come back in ``select-answer``. The first answer
@@ -48,7 +48,7 @@ from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus
 
-#: Rows that come with the page, before the browser says how many fit: those of a tall screen.
+#: Rows sent with the page, before the browser reports how many fit: enough for a tall screen.
 FIRST_ROWS = 60
 #: The limit on rows in one answer.
 MAX_ROWS = 400
@@ -126,7 +126,7 @@ def register(app: Dash, source: Source) -> None:
             return number | {"problem": f"{sentence(error.message)} {error.remedy}."}
         except RadtError as error:
             return number | {"problem": sentence(error.message)}
-        # The browser puts them into the view, which may have changed in other ways meanwhile.
+        # The browser applies them to the view, which may have changed in other ways meanwhile.
         return number | {"picks": [str(pick) for pick in picks]}
 
 
@@ -155,7 +155,7 @@ def answer(source: Source, view: View, ask: Mapping[str, Any] | None = None) -> 
 
     ``ask`` has for each pane the ``start`` and ``count`` of the rows in sight, the ``list`` that
     the browser has, and as ``anchor`` the id of the first row in sight, which keeps its place when
-    rows are inserted before it. Without it the first rows are returned, and nothing slow.
+    rows are inserted before it. Without it the first rows are returned, without slow columns.
 
     Raises:
         NothingRecordedError: The store has no experiment.
@@ -278,7 +278,7 @@ def _count_text(lists: Lists, view: View) -> str:
 
 
 def _statuses(lists: Lists, view: View) -> list[dict[str, Any]]:
-    """Return a button for each status that runs have, and for those that are on."""
+    """Return a button for each status that runs have, and for each one that is selected."""
     on, counts = statuses_of(view), lists.results.statuses
     return [
         {"value": s.value, "word": STATUS_WORDS[s], "count": counts.get(s, 0), "on": s in on}
@@ -315,7 +315,7 @@ def _swatch(catalog: Catalog, run: RunEntry) -> list[str]:
 
 
 def _basket(source: Source, view: View) -> dict[str, Any]:
-    """Return the picks by experiment, with the number of their runs and notes on what is left out.
+    """Return the picks by experiment, with the number of their runs and notes on hidden ones.
 
     Raises:
         StoreError: The store cannot be read.
@@ -352,7 +352,7 @@ def _selection(source: Source, view: View) -> Selection:
 
 
 def selection_notes(selection: Selection) -> list[str]:
-    """Return what a page cannot show of the selection."""
+    """Return notes on selected runs that a page cannot show."""
     notes = []
     if selection.left_out:
         left_out = units.plural(selection.left_out, "run")

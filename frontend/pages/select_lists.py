@@ -40,19 +40,19 @@ EntryT = TypeVar("EntryT", FoundExperiment, WorkloadEntry, RunEntry)
 
 
 class Kind(StrEnum):
-    """How the browser formats a cell."""
+    """Format of a cell in the browser."""
 
     TEXT = "text"
-    NUMBER = "number"  # a text, aligned right
+    NUMBER = "number"  # text, aligned right
     STATUS = "status"  # value and word
-    OUTCOME = "outcome"  # value, word and clock: the clock of finished runs, else the word
+    OUTCOME = "outcome"  # value, word and time: the time of finished runs, else the word
     CLOCK = "clock"  # start and end in ms since 1970; no end while the run goes on
     AGE = "age"  # ms since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[EntryT]):
-    """A column: ``cell`` is what the browser gets, ``order`` the key to sort by (None is last)."""
+    """A column: ``cell`` is sent to the browser, ``order`` is the key to sort by (None is last)."""
 
     key: str
     label: str
@@ -64,7 +64,7 @@ class Column(Generic[EntryT]):
     title: str = ""
 
     def to_json(self) -> dict[str, str | float]:
-        """Return what the browser needs to draw the column."""
+        """Return the data that the browser needs to draw the column."""
         return {
             "key": self.key,
             "label": self.label,
@@ -76,7 +76,7 @@ class Column(Generic[EntryT]):
 
 
 class Pane(StrEnum):
-    """The lists, from left to right."""
+    """A list of the page, from left to right."""
 
     EXPERIMENTS = "experiments"
     WORKLOADS = "workloads"
@@ -105,7 +105,7 @@ class Listing(Generic[EntryT]):
 
 @dataclass(frozen=True)
 class Lists:
-    """All that the page lists for a view.
+    """All lists of the page for a view.
 
     ``is_partial`` is true while the columns of parameters are missing; ``params_left_out`` counts
     the differing parameters beyond `MAX_PARAM_COLUMNS`.
@@ -131,7 +131,7 @@ class Lists:
 
 
 def read_lists(source: Source, view: View, *, patient: bool) -> Lists:
-    """Read the lists for a view; without ``patient`` only what is fast.
+    """Read the lists for a view; without ``patient`` only the fast parts.
 
     Raises:
         NothingRecordedError: The store has no experiment.
@@ -158,7 +158,7 @@ def read_lists(source: Source, view: View, *, patient: bool) -> Lists:
     ) -> Listing[EntryT]:
         sort = view.options.get(pane.sort_option, "")
         key = repr((*about, view.search, sorted(statuses), sort))
-        # The entry keeps the results alive, so that no other result can get its id.
+        # The entry keeps the results alive, so that another result cannot get the same id.
         _, kept = memory.get(
             ("list", pane, key, id(results), is_partial),
             lambda: (results, _listing(key, columns, rows, sort)),
@@ -388,7 +388,7 @@ def _param_column(key: str, params: Mapping[str, Mapping[str, str]]) -> Column[R
 
 
 def _content(workload: WorkloadEntry) -> str:
-    """Return what a workload runs, and how it shares the device: ``3× cnn-small · mps``."""
+    """Return the files of a workload and its device sharing: ``3× cnn-small · mps``."""
     counts: dict[str, int] = {}
     for run in workload.runs:
         name = run.record.name or run.record.letter

@@ -1,7 +1,7 @@
-"""System: stores, what waits, what runs, listeners and devices now.
+"""System: stores, pending uploads, running workloads, listeners and devices.
 
-Each card is looked at for itself, in the background, and only while the page is (`system.probes`);
-what does not answer leaves the others as they are.
+Each card is read by itself, in the background, and only while the page is open (`system.probes`); a
+probe that does not answer does not affect the others.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from radt.frontend.pages.page import Page, in_browser
 from radt.frontend.view import View
 
 INTERVAL_MS = 3000
-#: A page that is opened waits so long in all for what is quick to come.
+#: How long an opened page waits in total for probes that answer quickly.
 _FIRST_WAIT_S = 0.4
 
-#: Where the application keeps what it looks at.
+#: The key of the probes in the application's configuration.
 _KEY = "system"
 
 #: Cards in order, with their titles.
@@ -46,7 +46,7 @@ _TITLES = _MAIN | _SIDE
 
 
 def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
-    """The current content of each card."""
+    """Return the current content of each card."""
     collector = system.collector.look().value
     live = collector.live if isinstance(collector, Collector) else {}
     activity = system.activity.look()
@@ -116,7 +116,7 @@ def _digest(content: list[Component]) -> str:
 
 
 def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - as all pages
-    """The page for a view, with problems of the store."""
+    """Return the page for a view, with problems of the store."""
     system: System = current_app.config[_KEY]
     return _layout(system, view)
 

@@ -36,7 +36,7 @@ _VISITORS = {
 
 
 def collector_card(reading: Reading[Collector | NoCollector]) -> list[Component]:
-    """The collector's state and its cost."""
+    """Return the collector's state and its cost."""
 
     def draw(collector: Collector | NoCollector) -> list[Component]:
         if isinstance(collector, NoCollector):
@@ -66,7 +66,7 @@ def collector_card(reading: Reading[Collector | NoCollector]) -> list[Component]
 
 
 def devices_card(reading: Reading[Devices]) -> list[Component]:
-    """CPUs, memory and GPUs of this machine, and their processes."""
+    """Return CPUs, memory and GPUs of this machine, and their processes."""
 
     def draw(devices: Devices) -> list[Component]:
         overview, host = devices.overview, devices.overview.host
@@ -200,7 +200,7 @@ def _short(uuid: str) -> str:
 
 
 def listeners_card(reading: Reading[Sequence[ListenerFacts]]) -> list[Component]:
-    """The listeners that work here, and why others do not."""
+    """Return the listeners that work here, and why others do not."""
 
     def draw(listeners: Sequence[ListenerFacts]) -> list[Component]:
         working = sum(listener.works and not listener.is_profiler for listener in listeners)
@@ -243,7 +243,7 @@ def _listener(facts: ListenerFacts) -> Sequence[Cell]:
 
 
 def about_card(versions: Sequence[tuple[str, str]], guard: Guard | None) -> list[Component]:
-    """Versions, and who has access."""
+    """Return the versions, and who has access."""
     parts: list[Component] = [facts(versions, long_names=True)]
     if guard is None:
         return parts

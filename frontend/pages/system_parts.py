@@ -38,7 +38,7 @@ class Column:
 def shown(
     reading: Reading[ValueT], draw: Callable[[ValueT], Sequence[Component]]
 ) -> list[Component]:
-    """The content of a card, its problem, or a placeholder while it is read."""
+    """Return the content of a card, its problem, or a placeholder while it is read."""
     parts: list[Component] = []
     if reading.is_late:
         parts.append(trouble(f"No answer for {units.duration(reading.waited_s)}."))
@@ -55,18 +55,18 @@ def shown(
 
 
 def trouble(what: str, remedy: str = "") -> Component:
-    """A problem and its remedy."""
+    """Return a problem and its remedy."""
     more = [html.Span(sentence(remedy))] if remedy else []
     return html.Div([html.Strong(what), *more], className="system-trouble", role="alert")
 
 
 def quiet(text: str) -> Component:
-    """A muted sentence for an empty card that is no problem."""
+    """Return a muted sentence for an empty card without a problem."""
     return html.P(text, className="system-quiet")
 
 
 def facts(pairs: Iterable[tuple[str, Cell | None]], *, long_names: bool = False) -> Component:
-    """Names and values; entries without a value are left out."""
+    """Return names and values; entries without a value are left out."""
     rows = [
         html.Div([html.Dt(name), html.Dd(list(value) if isinstance(value, tuple) else value)])
         for name, value in pairs
@@ -78,7 +78,7 @@ def facts(pairs: Iterable[tuple[str, Cell | None]], *, long_names: bool = False)
 def table(
     label: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], note: str = ""
 ) -> Component:
-    """A table that scrolls by itself where it is too wide; ``label`` is its name for who hears."""
+    """Return a table that scrolls by itself if it is too wide; ``label`` is for screen readers."""
     width = f"{99 // max(1, sum(column.grows for column in columns))}%"
     head = html.Thead(
         html.Tr(
@@ -123,7 +123,7 @@ def table(
 
 
 def bar(share: float | None, text: str, name: str) -> Component:
-    """A bar that shows a share of a whole, with numbers beside it."""
+    """Return a bar that shows a share of a whole, with numbers beside it."""
     if share is None:
         return html.Span(text)
     percentage = min(max(share, 0.0), 1.0) * 100
@@ -147,7 +147,7 @@ def bar(share: float | None, text: str, name: str) -> Component:
 
 
 def ago(time_ns: int | None, now_ns: int | None = None) -> str:
-    """``12 s ago``, ``14:02``, ``2026-06-03 14:02``."""
+    """Return a time as ``12 s ago``, ``14:02`` or ``2026-06-03 14:02``."""
     if time_ns is None:
         return units.NO_VALUE
     now_ns = time.time_ns() if now_ns is None else now_ns
@@ -162,7 +162,7 @@ def ago(time_ns: int | None, now_ns: int | None = None) -> str:
 
 
 def clock(time_ns: int, now_ns: int | None = None) -> str:
-    """A time in this machine's time zone, with the date unless it is today."""
+    """Return a time in this machine's time zone, with the date unless it is today."""
     at = datetime.fromtimestamp(time_ns / 1e9).astimezone()
     today = datetime.fromtimestamp((now_ns or time.time_ns()) / 1e9).astimezone().date()
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"

@@ -38,14 +38,14 @@ from radt.frontend.view import View
 from radt.store.records import RunRecord
 from radt.units import duration_text
 
-#: Below this a disk is as good as full.
+#: A disk with less free space counts as full.
 _FULL_BYTES = 200_000_000
 #: A machine whose newest sample is older than this lags behind.
 _LAGS_S = 30.0
 
 
 def store_card(reading: Reading[StoreFacts], points: Reading[int]) -> list[Component]:
-    """The address and size of the store."""
+    """Return the address and size of the store."""
 
     def draw(store: StoreFacts) -> list[Component]:
         schema = f"schema {store.schema_version}"
@@ -77,7 +77,7 @@ def store_card(reading: Reading[StoreFacts], points: Reading[int]) -> list[Compo
 
 
 def import_lines(news: ImportNews | None) -> list[Component]:
-    """Return where runs are imported from, how far that is and what failed; nothing without."""
+    """Return the source, progress and failure of the import from MLflow; nothing without one."""
     if news is None:
         return []
     status = news.status
@@ -97,7 +97,7 @@ def import_lines(news: ImportNews | None) -> list[Component]:
 
 
 def backlog_card(reading: Reading[Backlogs]) -> list[Component]:
-    """Data that are not uploaded yet."""
+    """Return the data that are not uploaded yet."""
 
     def draw(backlogs: Backlogs) -> list[Component]:
         if not backlogs.exists:
@@ -132,7 +132,7 @@ def _waiting(queue: Waiting) -> Sequence[Cell]:
 def running_card(
     reading: Reading[Activity], live: Mapping[str, LiveView], view: View
 ) -> list[Component]:
-    """The running workloads, with links."""
+    """Return the running workloads, with links."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.running:
@@ -184,7 +184,7 @@ def _running(run: RunRecord, live: LiveView, view: View) -> Sequence[Cell]:
 
 
 def sampling_card(reading: Reading[Activity]) -> list[Component]:
-    """Samples expected and received, their delay, and the cost of recording."""
+    """Return expected and received samples, their delay, and the cost of recording."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.sampling:
@@ -246,12 +246,12 @@ def _sampling(sampling: Sampling) -> Sequence[Cell]:
 
 
 def _longest(time_ns: int) -> str:
-    """The longest interval; older ledgers have none."""
+    """Return the longest interval; older ledgers have none."""
     return units.duration(time_ns / 1e9 if time_ns else None)
 
 
 def machines_card(reading: Reading[Activity]) -> list[Component]:
-    """The machines that write into the store, and how far behind they are."""
+    """Return the machines that write into the store, and how far behind they are."""
 
     def draw(activity: Activity) -> list[Component]:
         if not activity.machines:

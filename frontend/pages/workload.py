@@ -68,10 +68,10 @@ PAGE = Page("/workload", "Workload", layout, register)
 
 
 def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:
-    """The workload that the page shows.
+    """Return the workload that the page shows.
 
     Raises:
-        PreventUpdate: It shows none, or it is gone; the router says what is wrong.
+        PreventUpdate: There is none, or it was deleted; the router shows the error.
     """
     if not shown:
         raise PreventUpdate
@@ -104,7 +104,7 @@ def _register_figures(app: Dash, source: Source) -> None:
         known: str | None,
     ) -> tuple[Any, ...]:
         if scheme_name is None or revision is None or view_data is None:
-            raise PreventUpdate  # all are on their way and come here next
+            raise PreventUpdate  # all are under way and trigger this callback next
         subject, window = shown_subject(source, shown), _window(view_data)
         stamp = _stamp(subject, window, scheme_name, revision)
         if stamp == known:
@@ -190,7 +190,7 @@ def _window(view_data: Mapping[str, Any]) -> Window | None:
 
 
 def _stamp(subject: Subject, window: Window | None, scheme: str, revision: str) -> str:
-    """A key that changes when the figure would; ended runs get no new points."""
+    """Return a key that changes when the figure would; ended runs get no new points."""
     states_text = " ".join(
         f"{run.run_id[:12]}{run.record.status}{run.record.ended_ns}"
         for run in subject.workload.runs
@@ -208,7 +208,7 @@ def _zoom_text(window: Window | None) -> str:
     return f"{clock(window.start, step_s)} – {clock(window.end, step_s)} · {length}"
 
 
-#: Parts of the page that follow the store, by the end of their element's id.
+#: Parts of the page that follow the store, by the suffix of their element's id.
 SECTIONS = ("facts", "notes", "rows", "outcomes", "devices", "ledger", "files", "params")
 
 
@@ -244,7 +244,7 @@ def _register_subject(app: Dash, source: Source) -> None:
             return body(source, subject, view), now
         except RadtError as error:
             if triggers() == {"revision.data"}:
-                raise PreventUpdate from None  # what is shown stays while a database is away
+                raise PreventUpdate from None  # keep the content while a database is unreachable
             return error_page(error, source.address), None
 
     @app.callback(
@@ -262,7 +262,7 @@ def _register_subject(app: Dash, source: Source) -> None:
         options = offered(subject, search or "")
         labels = {option["label"] for option in options}
         if search and search in labels:
-            options = offered(subject, "")  # the text of the chosen option is not a search
+            options = offered(subject, "")  # the label of the chosen option is not a search
         return no_update if options == known else options
 
 

@@ -41,7 +41,7 @@ from radt.frontend.view import View
 
 
 def shown_of(subject: Subject) -> dict[str, Any]:
-    """The browser's state: the shown workload, and whether the page follows the newest one."""
+    """Return the browser's state: the shown workload, and whether the page follows new ones."""
     return {
         "id": subject.workload_id,
         "auto": subject.automatic,
@@ -268,7 +268,7 @@ def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
 
 
 def digests(sections: Mapping[str, list[Component]]) -> dict[str, str]:
-    """Digests of the parts of the page; only parts with a new digest are sent."""
+    """Return digests of the page's parts; only parts with a new digest are sent."""
     return {
         name: hashlib.blake2b(
             json.dumps(content, cls=PlotlyJSONEncoder).encode(), digest_size=8
@@ -280,8 +280,8 @@ def digests(sections: Mapping[str, list[Component]]) -> dict[str, str]:
 def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | None]:
     """Put the strips into slots, in order unless that would move an existing one.
 
-    Whatever a callback writes is drawn anew. So strips stay in their elements while others come;
-    `place` makes their order that of the resources.
+    The browser redraws every element that a callback writes. So strips stay in their elements while
+    others are added; `place` puts them in the order of the resources.
     """
     slots = [key if key in keys else None for key in before]
     new = [key for key in keys if key not in slots]
@@ -292,5 +292,5 @@ def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | No
 
 
 def place(key: str | None, by_key: Mapping[str, Strip]) -> dict[str, int]:
-    """The style of a strip's slot: after the timeline, in order of the resources."""
+    """Return the style of a strip's slot: after the timeline, in order of the resources."""
     return {"order": list(by_key).index(key) + 1 if key is not None and key in by_key else 0}

@@ -12,12 +12,12 @@ from radt.frontend.data.workload.devices import Card, Devices, Instance, Process
 from radt.frontend.pages.page import attributes
 from radt.frontend.pages.workload_parts import name_of, swatch
 
-#: Of more cores than these a list of numbers is shown instead of boxes.
+#: With more cores than this, a list of numbers is shown instead of boxes.
 _MAX_BOXES = 256
 
 
 def devices_section(devices: Devices) -> list[Component]:
-    """All GPUs, then the processors of machines whose runs use no GPU or are pinned to cores."""
+    """Return all GPUs, then the processors that runs use without a GPU or with pinned cores."""
     several = len({cpu.host for cpu in devices.processors}) > 1
     drawn = [_card(card, with_host=several) for card in devices.cards]
     drawn += [
@@ -57,7 +57,7 @@ def _card(card: Card, *, with_host: bool) -> Component:
 
 
 def _instances(card: Card) -> Component:
-    """MIG instances at their placement, as wide as their memory slices."""
+    """Return MIG instances at their placement, as wide as their memory slices."""
     boxes: list[tuple[int, Component]] = []
     at = 0
     for instance in card.instances:
@@ -130,7 +130,7 @@ def _tenant(tenant: Tenant) -> Component:
 
 
 def _memory(card: Card) -> Component:
-    """The peak of used memory out of the GPU's total, divided by runs where known."""
+    """Return the peak of used memory out of the GPU's total, divided by runs where known."""
     if card.peak_bytes is None or not card.memory_bytes:
         return html.P("Memory use was not recorded", className="workload-dim workload-memory")
     return html.Div(
@@ -199,7 +199,7 @@ def _processor(processor: Processor, *, with_host: bool) -> Component:
 
 
 def _pinning(processor: Processor) -> str:
-    """Return what the head of the card says about cores."""
+    """Return the text about cores in the card's head."""
     if processor.has_pinned:
         return "runs are pinned to cores"
     return "pinning not recorded" if processor.pinned else "runs share all cores"
@@ -224,7 +224,7 @@ def _core(processor: Processor, core: int) -> Component:
 
 
 def _numbers(cores: frozenset[int]) -> str:
-    """``cores 0–3, 8``."""
+    """Return core numbers as text: ``cores 0–3, 8``."""
     parts: list[list[int]] = []
     for core in sorted(cores):
         if parts and core == parts[-1][-1] + 1:

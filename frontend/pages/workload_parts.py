@@ -27,7 +27,7 @@ _LIKE_SOLO = 0.005
 
 
 def swatch(ordinal: int | None) -> Component:
-    """A dot in the colour of a run; None for a device."""
+    """Return a dot in the colour of a run; None for a device."""
     style = (
         {"--light": "var(--radt-text)", "--dark": "var(--radt-text)"}
         if ordinal is None
@@ -38,7 +38,7 @@ def swatch(ordinal: int | None) -> Component:
 
 
 def name_of(run: RunEntry) -> str:
-    """The run's letter, or its name if it has none."""
+    """Return the run's letter, or its name if it has none."""
     return run.record.letter or run.record.name or run.run_id[:8]
 
 
@@ -48,14 +48,14 @@ def facts_bar(
     ledger: Ledger,
     slowed: dict[str, Slowdown],
 ) -> list[Component]:
-    """The key figures of the workload, in one line."""
+    """Return the key figures of the workload, in one line."""
     record = subject.workload.record
     status = subject.workload.status
     facts = [_fact("Status", _status_text(subject), status=status)]
     facts.append(_fact("Began", _when(subject), title=_took(subject, lives)))
     facts.append(_fact("Lasted", _took(subject, lives)))
     imported = subject.is_from_mlflow
-    if not imported:  # MLflow knows neither devices, barriers nor ledgers
+    if not imported:  # MLflow has no devices, barriers or ledgers
         facts.append(_fact("Devices", devices_text(subject.workload.runs)))
     if subject.workload.hosts:
         facts.append(_fact("Machine", ", ".join(subject.workload.hosts)))
@@ -97,7 +97,7 @@ def facts_bar(
 
 
 def notes(subject: Subject) -> list[Component]:
-    """Notes that limit how far the numbers can be trusted."""
+    """Return the notes that limit how far the numbers can be trusted."""
     lines = []
     profiled = [run for run in subject.workload.runs if run.profiled]
     if profiled:
@@ -113,7 +113,7 @@ def notes(subject: Subject) -> list[Component]:
 
 
 def row_labels(lives: Sequence[Life]) -> list[Component]:
-    """The labels left of each row: the run's letter, name and devices."""
+    """Return the labels left of each row: the run's letter, name and devices."""
     height = {"height": f"{row_px(len(lives))}px"}
     return [
         html.Div(
@@ -137,7 +137,7 @@ def row_labels(lives: Sequence[Life]) -> list[Component]:
 
 
 def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
-    """The labels right of each row: the run's end and speed."""
+    """Return the labels right of each row: the run's end and speed."""
     height = {"height": f"{row_px(len(lives))}px"}
     outcomes: list[Component] = []
     for life in lives:
@@ -170,7 +170,7 @@ def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Com
 
 
 def speed_text(life: Life, slowed: Slowdown | None) -> str:
-    """``1.42× slower than solo (4.2 s an epoch)``."""
+    """Return the slowdown as text: ``1.42× slower than solo (4.2 s an epoch)``."""
     if slowed is not None:
         solo = f"solo ({units.duration(slowed.solo_s)} an epoch)"
         if abs(slowed.ratio - 1) < _LIKE_SOLO:
@@ -186,7 +186,7 @@ def speed_text(life: Life, slowed: Slowdown | None) -> str:
 
 
 def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
-    """The label left of a strip."""
+    """Return the label left of a strip."""
     where = strip.host if several_hosts else ""
     return [
         html.H3([strip.title], title=strip.quantity.explanation or strip.quantity.metric),
@@ -199,7 +199,7 @@ def strip_label(strip: Strip, *, several_hosts: bool) -> list[Component]:
 
 
 def strip_legend(drawn: DrawnStrip) -> list[Component]:
-    """The legend right of a strip: each line with its value, then notes."""
+    """Return the legend right of a strip: each line with its value, then notes."""
     lines = [
         html.Li(
             [
@@ -219,7 +219,7 @@ def strip_legend(drawn: DrawnStrip) -> list[Component]:
 
 
 def devices_text(runs: Sequence[RunEntry]) -> str:
-    """``GPU 0 · 3× MPS``, ``CPU``, ``GPU 0 · 3g.20gb, 2× 1g.5gb``."""
+    """Return the devices of runs: ``GPU 0 · 3× MPS``, ``CPU``, ``GPU 0 · 3g.20gb, 2× 1g.5gb``."""
     by_device: dict[str, Counter[str]] = {}
     for run in runs:
         device = device_name(run.record.devices)
@@ -234,7 +234,7 @@ def devices_text(runs: Sequence[RunEntry]) -> str:
 
 
 def device_name(devices: str) -> str:
-    """``GPU 0``, ``GPUs 1+2``, ``CPU``."""
+    """Return the name of devices: ``GPU 0``, ``GPUs 1+2``, ``CPU``."""
     if devices.isdigit():
         return f"GPU {devices}"
     if devices.lower() == "cpu":
@@ -292,7 +292,7 @@ def _took(subject: Subject, lives: Sequence[Life]) -> str:
 
 def _cost(ledger: Ledger, lives: Sequence[Life]) -> float | None:
     started = [life for life in lives if life.start_s is not None]
-    # A listener reads once for all runs of a machine, and each run's ledger has the time.
+    # A listener reads once for all runs of a machine, and each run's ledger counts that time.
     longest: dict[tuple[str, str], int] = {}
     for entry in ledger.entries:
         key = (entry.record.listener, entry.run.record.host)

@@ -34,7 +34,7 @@ _ENDED = "ended"
 
 
 def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
-    """One line per listener and run, with its gaps."""
+    """Return one line per listener and run, with its gaps."""
     if not ledger.entries:
         text = "No listener recorded samples for these runs."
         if subject.is_from_mlflow:
@@ -96,7 +96,7 @@ def _gap_text(entry: Entry, place: int, subject: Subject) -> str:
 def files_section(
     subject: Subject, listings: dict[str, Listing], *, has_samples: set[str]
 ) -> list[Component]:
-    """Artifacts of each run, profiles first, a trace, and where MLflow shows them."""
+    """Return the artifacts of each run (profiles first), its trace, and its MLflow page."""
     body: list[Component] = []
     for run in subject.workload.runs:
         listing = listings.get(run.run_id, Listing())
@@ -163,7 +163,7 @@ def files_section(
 
 
 def mlflow_page(subject: Subject, run_id: str) -> str | None:
-    """The address of the run's page in MLflow; None unless MLflow is a server."""
+    """Return the address of the run's page in MLflow; None unless MLflow is a server."""
     run = subject.runs[run_id]
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
@@ -194,12 +194,12 @@ def _where(subject: Subject, run_id: str, listing: Listing) -> str:
 
 
 def _rank(path: str) -> tuple[int, str]:
-    """Profiles first, the archive of the run last."""
+    """Return a sort key: profiles first, the run's archive last."""
     return (0 if path.startswith(_PROFILES) else 2 if path.startswith(_ARCHIVE) else 1), path
 
 
 def facts_section(facts: Facts, subject: Subject) -> list[Component]:
-    """Parameters, totals, how the runs were started, and tags; what differs first."""
+    """Return parameters, totals, commands and tags of the runs; differing values come first."""
     heads = [
         html.Span([swatch(run.ordinal), name_of(run)], title=run.title)
         for run in subject.workload.runs
@@ -269,13 +269,13 @@ def _table(
     )
 
 
-#: Which run's log is open, by letter, in the view's options.
+#: The view's option with the letter of the run whose log is open.
 OPTION = "workload.log"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """The log as the page shows it; ``stamp`` changes with the log."""
+    """The log on the page; ``stamp`` changes with the log."""
 
     text: str
     note: str
@@ -284,7 +284,7 @@ class ShownLog:
 
 
 def log_panel(source: Source, subject: Subject, view: View) -> Component:
-    """A choice of runs, the end of the chosen log, and a link to all of it."""
+    """Return a choice of runs, the end of the chosen log, and a link to all of it."""
     chosen = chosen_run(subject, view.options.get(OPTION, ""))
     if chosen is None:
         return html.P("No runs yet.", className="workload-dim")
@@ -338,7 +338,7 @@ def log_panel(source: Source, subject: Subject, view: View) -> Component:
 
 
 def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
-    """The run whose log was open; else the first that ended badly, else the first."""
+    """Return the run whose log was open; else the first that ended badly, else the first."""
     runs = subject.workload.runs
     for run in runs:
         if wanted and run.run_id.startswith(wanted):
@@ -350,7 +350,7 @@ def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
 
 
 def read_log(source: Source, run: RunEntry) -> ShownLog:
-    """Read the end of a run's log, or say where the log is."""
+    """Read the end of a run's log, or return its location."""
     record = run.record
     try:
         with open_log(record, source.address) as file:

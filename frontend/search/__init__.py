@@ -1,1 +1,1 @@
-"""The search field: what was typed as terms, and the runs that meet them all."""
+"""The search field: the typed text as terms, and the runs that match all of them."""

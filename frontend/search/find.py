@@ -59,7 +59,7 @@ ALIASES: Mapping[str, str] = {
     "run_id": "run",
     "machine": "host",
 }
-#: Tags that radt and MLflow set. Only their names find them, not words.
+#: Tags that radt and MLflow set. They match by name only, not by words.
 _OWN_TAGS = ("radt.", "mlflow.")
 #: How long the result of a search by age or duration is kept.
 _TIMES_HOLD_S = 15
@@ -111,7 +111,7 @@ def everything(run: RunEntry, texts: Texts) -> str:
 
 
 class Matcher:
-    """Match runs against all terms of a query.
+    """Matches runs against all terms of a query.
 
     Args:
         query: The parsed search.
@@ -194,7 +194,7 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
                 return True
             if wanted is not None:
                 number = as_number(text) if number is None else number
-                # 64 is 64.0, and neither is part of 640.
+                # 64 equals 64.0, and neither is part of 640.
                 if number is not None:
                     if number == wanted:
                         return True

@@ -28,7 +28,7 @@ _DAYS_A_WEEK = 7
 
 
 class Operator(StrEnum):
-    """How a field and a value are compared."""
+    """Comparison of a field with a value."""
 
     HAS = ":"
     IS = "="

@@ -1,6 +1,6 @@
 /* Shows on every page that the dashboard is unreachable or no longer accepts this browser: it was
-   restarted with another token, or the user logged out in another tab. The page stays as it is, and
-   the note goes when the dashboard answers again. */
+   restarted with another token, or the user logged out in another tab. The page keeps its content,
+   and the note disappears when the dashboard answers again. */
 "use strict";
 
 (function () {

@@ -1,4 +1,4 @@
-/* The Compare page: what it knows, what it asks for, and the charts themselves.
+/* The Compare page: its state, its requests, and the charts themselves.
    The list, the controls, the heads of charts and their linking are in compare_*.js. */
 "use strict";
 
@@ -17,7 +17,7 @@
   const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [] };
   const RETRY_MS = 2000;
   const MAX_CHARTS = 64;
-  /* Texts of the view's options are short, so that long lists take several. */
+  /* The view's options have short texts, so that a long list takes several options. */
   const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
     "compare.hidden5", "compare.hidden6"];
   const HIDDEN_EACH = 35;
@@ -30,7 +30,7 @@
     revision: null,
     scheme: "light",
     cards: new Map(),
-    /* What the other files do when the page is shown, and when anything changes. */
+    /* Callbacks of the other files, for when the page is shown and when anything changes. */
     begun: [],
     renderers: [],
     MAX_CHARTS,
@@ -38,7 +38,7 @@
     view: () => radt.view || {},
     board: () => Object.assign({}, BOARD, page.view().board),
     charts: () => page.view().charts || page.facts.charts,
-    /* A chart as it is with all that the board says. */
+    /* The settings of a chart, with the board's for those it does not set. */
     of: (spec) => {
       const board = page.board();
       const own = {};
@@ -62,7 +62,7 @@
         const charts = structuredClone(page.charts());
         view.charts = alter(charts) || charts;
       }),
-    /* Alters one chart; undefined, null and defaults take a setting away. */
+    /* Change one chart; undefined, null and defaults remove a setting. */
     changeChart: (slot, settings) =>
       page.changeCharts((charts) => {
         const spec = charts.find((one) => one.slot === slot);
@@ -120,7 +120,7 @@
     return svg;
   }
 
-  /* ---- asking -------------------------------------------------------------------------------- */
+  /* ---- requests ------------------------------------------------------------------------------ */
 
   async function ask(path, body, signal) {
     const response = await fetch(path, {
@@ -136,13 +136,13 @@
     return response.json();
   }
 
-  /* What says which runs are shown. */
+  /* The part of the view that determines the shown runs. */
   const picked = () => {
     const { picks, experiment } = page.view();
     return { picks, experiment };
   };
 
-  /* Answers may come when the page has been left. */
+  /* Answers may arrive after the user has left the page. */
   const isHere = () => Boolean(page.root && page.root.isConnected);
 
   let asking = null;
@@ -228,7 +228,7 @@
     page.begun.forEach((start) => start(root));
   }
 
-  /* The page has gone; Plotly keeps listeners on the window. */
+  /* Clean up after the page was closed; Plotly keeps listeners on the window. */
   function end() {
     if (!page.root) return;
     if (asking) asking.abort();
@@ -266,7 +266,7 @@
     card.holder.replaceChildren();
   }
 
-  /* Plotly draws in several steps, and fails in the next one if the graph is cleared between. */
+  /* Plotly draws in several steps, and fails if the graph is cleared between two of them. */
   const work = new WeakMap();
   page.busy = (graph, step) => {
     const before = work.get(graph);
@@ -274,7 +274,7 @@
     return step;
   };
 
-  /* The graph of a card goes, and an empty one takes its place. */
+  /* Replace the graph of a card by an empty one. */
   function discard(card) {
     if (!card.drawn) return;
     card.drawn = false;
@@ -306,7 +306,7 @@
         card.asked = asked;
         card.fingerprint = undefined;
         card.due = true;
-        // Before the observer has spoken: what is on the first screen is asked for at once.
+        // Before the observer reports: charts on the first screen are requested at once.
         if (!card.near) card.near = isNear(card.element);
       }
     });
@@ -318,7 +318,7 @@
     return bottom > -320 && top < window.innerHeight + 320;
   };
 
-  /* All that a figure follows from, besides the data. */
+  /* All inputs of a figure besides the data. */
   function question(spec) {
     const { x } = page.of(spec);
     const { board, windows } = page.view();
@@ -343,7 +343,7 @@
   async function refresh(card) {
     if (!card.due || !card.near || document.hidden || !isHere()) return;
     const key = card.key;
-    if (card.asking && card.askingFor === key) return; // asked again afterwards, being due
+    if (card.asking && card.askingFor === key) return; // requested again afterwards: it is due
     if (card.asking) card.asking.abort();
     card.due = false;
     const mine = (card.asking = new AbortController());
@@ -380,7 +380,7 @@
     refresh(card);
   }
 
-  /* Dash loads Plotly for the graph that nobody sees. */
+  /* Wait for Plotly, which Dash loads for the hidden graph. */
   function plotly() {
     if (window.Plotly) return undefined;
     return new Promise((resolve) => {
@@ -405,7 +405,7 @@
       return;
     }
     card.axes = found.axes;
-    // Under the pointer that is drawing a zoom nothing may move.
+    // While the pointer draws a zoom, nothing below it may move.
     if (card.graph._dragging) {
       card.waiting = found.figure;
       window.addEventListener("mouseup", () => setTimeout(() => late(card)), { once: true });

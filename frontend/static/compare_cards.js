@@ -22,7 +22,7 @@
   const MAX_SPAN = 3;
   const MAX_IN_ROW = 8;
 
-  /* What of a chart is not as the page has it, in words, with what takes it back. */
+  /* The settings of a chart that differ from the page's, as text and names to reset. */
   page.special = (spec) => {
     const found = [];
     const add = (text, names) => found.push({ text, names });
@@ -119,7 +119,7 @@
     style.gridRow = (spec.rows || 1) > 1 ? `span ${spec.rows}` : "";
   };
 
-  /* As many charts side by side as have room, all of the same width; few share out all of it. */
+  /* As many charts side by side as fit, all of the same width; a few charts share all of it. */
   page.begun.push((root) => {
     const grid = root.querySelector(".charts");
     const measure = () => {
@@ -187,7 +187,7 @@
       if (!under) return;
       const place = order.indexOf(Number(under.dataset.slot));
       const next = moved(order, card.slot, place);
-      // Cards of different sizes would swap for ever under a pointer that rests.
+      // Cards of different sizes would swap for ever under a resting pointer.
       const box = under.getBoundingClientRect();
       const mine = card.element.getBoundingClientRect();
       const inReach =

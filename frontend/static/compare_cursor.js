@@ -32,8 +32,8 @@
         else setRange(card, card.range);
         return;
       }
-      // What is drawn by hand comes end by end. Ranges as a whole are what the page itself has set,
-      // said late: a live chart may be further by then.
+      // A range drawn by the user arrives as two ends. A whole range was set by the page itself and
+      // is reported late: a live chart may have moved on by then.
       const range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] === undefined || range[1] === undefined) return;
       const axis = graph._fullLayout.xaxis;
@@ -42,12 +42,12 @@
       const same = (one) => one && one[0] === ends[0] && one[1] === ends[1];
       const x = axisOf(card);
       if (same(page.window(x)) || same(card.range)) return;
-      // The others follow at once with what they have; full resolution comes from the server.
+      // The others follow at once with their present data; the server sends full resolution.
       for (const other of page.drawn())
         if (other !== card && other.near && axisOf(other) === x) setRange(other, ends);
       setWindow(x, ends);
     });
-    if (card.linked) return; // the body stays when the graph is made anew
+    if (card.linked) return; // the body stays when the graph is replaced
     card.linked = true;
     card.body.addEventListener("pointermove", (event) => track(card, event));
     card.body.addEventListener("pointerleave", clear);
@@ -71,7 +71,7 @@
       const x = axisOf(card);
       for (const other of page.drawn()) {
         const own = other === card;
-        // Plotly says what is under the pointer, but for times of day, which it knows not.
+        // Plotly shows the position under the pointer, except times of day, which it lacks.
         if (other.near && axisOf(other) === x && (!own || x === "wall")) mark(other, at, own);
         else if (other.cursor) other.cursor.hidden = true;
       }
@@ -108,7 +108,7 @@
     if (!card.time.hidden) {
       const [from, to] = page.rangeOf(card.graph._fullLayout);
       card.time.textContent = page.timeText(at, to - from);
-      // There is no room for it beside the plot.
+      // Keep the label inside the plot: there is no room beside it.
       const half = card.time.offsetWidth / 2;
       const middle = Math.min(Math.max(px, half), xaxis._length - half);
       card.time.style.left = `${middle - px - half}px`;
@@ -124,7 +124,7 @@
       found.length > MAX_VALUES ? h("span", {}, `+ ${found.length - MAX_VALUES}`) : "");
   }
 
-  /* A time of day as the axis has it: that of the machine that serves. */
+  /* A time of day in the axis's time zone, which is that of the server. */
   page.timeText = (at, span) => {
     const card = page.drawn().find(({ meta }) => meta && Number.isFinite(meta.utc_offset_s));
     const moment = new Date((at + (card ? card.meta.utc_offset_s : 0)) * 1000);
@@ -141,7 +141,7 @@
     return String(Number(value.toPrecision(4)));
   };
 
-  /* What each line is at a place of the axis, from what is drawn. */
+  /* The value of each line at a position of the axis, from the drawn points. */
   function valuesAt(card, at) {
     const lines = new Map(((card.meta && card.meta.lines) || []).map((one) => [one.key, one]));
     const found = new Map();
@@ -176,8 +176,8 @@
   const begins = (key, stem) =>
     key === stem || key.startsWith(`${stem}/`) || key.startsWith(`${stem}@`);
 
-  /* What is pointed at in the list: keys of lines, and those that stand for them where they are
-     part of a workload's line. Null for nothing. */
+  /* The hovered item of the list: keys of its lines, and the keys that replace them if they are
+     part of a workload's line. Null for none. */
   let pointed = null;
 
   page.highlight = (stems, otherwise) => {

@@ -1,4 +1,4 @@
-/* The Compare page: the list of what is picked. */
+/* The Compare page: the list of picked workloads and runs. */
 "use strict";
 
 (function () {
@@ -80,7 +80,7 @@
     rows.scrollTop = top;
   }
 
-  /* To another page with the same view: the bar's own links do that. */
+  /* Go to the Select page with the same view, by the link in the bar. */
   function select(event) {
     const link = document.querySelector('.bar nav a[id*="/\\""], .bar nav a');
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -99,7 +99,7 @@
       row({
         item: one ? Object.assign({}, unit.runs[0], { pick: unit.pick }) : unit,
         swatch: one ? (whole ? unit : unit.runs[0]) : whole ? unit : null,
-        // One run of several is called by its own name, as its line is.
+        // A single run of several has its own name, as its line does.
         label: one ? unit.runs[0].short : unit.name,
         name: one ? unit.runs[0].name : unit.note,
         note: one ? unit.runs[0].note : "",
@@ -126,7 +126,7 @@
         })))));
   }
 
-  /* The dashes of what is listed, where all charts agree: in grey they follow from the place of a
+  /* The dashes of list items, where all charts agree: in grey they follow from the place of a
      line in its chart. */
   let strokeOf = () => undefined;
   function strokesOf(units) {
@@ -135,7 +135,7 @@
     for (const { meta } of page.drawn())
       for (const { key, stroke, hidden, estimated } of (meta && meta.lines) || []) {
         const [stem] = key.split(/[/@]/, 1);
-        // Whether a value is estimated says nothing about the run.
+        // Dashes of estimated values describe the value, not the run.
         if (hidden || estimated || !keys.has(stem)) continue;
         found[stem] = found[stem] === undefined || found[stem] === stroke ? stroke : NO_STROKE;
       }
@@ -143,7 +143,7 @@
   }
   page.listed = list;
 
-  /* A swatch drawn as its line is: dashes as SVG has them. */
+  /* Draw a swatch with the dashes of its line, in SVG's format. */
   page.dashed = (swatch, stroke) => {
     if (!stroke || stroke === NO_STROKE) return;
     let at = 0;
@@ -200,7 +200,7 @@
     return keys.some((key) => hidden.includes(key));
   };
 
-  /* A workload is hidden with its runs, and shown with them. */
+  /* Hide or show a workload together with its runs. */
   function hide(keys, hidden) {
     const before = page.hidden();
     if (hidden) {
@@ -211,14 +211,14 @@
     const unit = page.facts.units.find((one) => one.runs.some((run) => run.key === key));
     let rest = before.filter((one) => !keys.includes(one));
     if (unit && before.includes(unit.key)) {
-      // One of a hidden workload: the others stay away.
+      // A run of a hidden workload: the others stay hidden.
       rest = rest.filter((one) => one !== unit.key);
       rest.push(...unit.runs.map((run) => run.key).filter((one) => one !== key));
     }
     page.setHidden([...new Set(rest)]);
   }
 
-  /* The page of a workload, with the view that the address has when it is opened. */
+  /* A link to a workload's page, with the view that the address has when the link is opened. */
   function toWorkload(id) {
     const address = () => {
       const query = new URLSearchParams(window.location.search);
@@ -235,7 +235,7 @@
     };
   }
 
-  /* What is picked without some runs of one workload. */
+  /* Remove some runs of one workload from the picks. */
   function remove(unit, runs) {
     const gone = new Set(runs.map((run) => run.pick));
     const stay = unit.runs.filter((run) => !gone.has(run.pick)).map((run) => run.pick);

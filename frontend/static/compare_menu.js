@@ -1,4 +1,4 @@
-/* The Compare page: the settings of one chart, and how its values come about. */
+/* The Compare page: the settings of one chart, and how its values are obtained. */
 "use strict";
 
 (function () {
@@ -104,7 +104,7 @@
     });
   }
 
-  /* In the unit that is drawn; kept in the one that is stored. */
+  /* A limit in the drawn unit; the view keeps it in the stored unit. */
   function yRange(card, change) {
     const { spec } = card;
     const meta = card.meta || {};

@@ -7,8 +7,8 @@
 
   let open = null;
 
-  /* `fill` returns the panel's content, and is asked again whenever something changes; the field
-     that has the focus keeps it. */
+  /* `fill` returns the panel's content, and is called again whenever something changes; the
+     focused field keeps the focus. */
   page.openPanel = (button, label, fill, className) => {
     const again = open && open.button === button;
     if (open) closePanel();
@@ -97,7 +97,7 @@
       : `${box.bottom + 4}px`;
   }
 
-  /* A field being written in is not written anew. */
+  /* A field in which the user is typing is not overwritten. */
   page.renderers.push(() => {
     if (!open) return;
     const active = document.activeElement;

@@ -1,4 +1,4 @@
-/* The Compare page: the controls above the charts, the list of metrics, what is zoomed. */
+/* The Compare page: the controls above the charts, the list of metrics, the zoom. */
 "use strict";
 
 (function () {
@@ -38,7 +38,7 @@
     select.value = value;
   }
 
-  /* Picks that others can be compared with. */
+  /* Picks that can be the baseline of a comparison. */
   page.baselines = () =>
     page.facts.units.flatMap((unit) => [
       ...(unit.runs.length > 1 ? [[unit.pick, unit.name]] : []),

@@ -1,4 +1,4 @@
-/* What all pages share, loaded first: elements, texts, links, callbacks, the view and its address. */
+/* Shared by all pages, loaded first: elements, texts, links, callbacks, view and address. */
 "use strict";
 
 (function () {
@@ -7,7 +7,7 @@
 
   /* ---- elements ------------------------------------------------------------------------------ */
 
-  /* An element. Attributes that begin with "on" are listeners; strings stay texts. */
+  /* Create an element. Attributes that begin with "on" are listeners; strings become text nodes. */
   function h(tag, attributes, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -64,7 +64,7 @@
 
   /* ---- links --------------------------------------------------------------------------------- */
 
-  /* Open another page of the dashboard without loading the application anew. */
+  /* Open another page of the dashboard without reloading the application. */
   function open(address) {
     window.history.pushState({}, "", address);
     window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
@@ -115,7 +115,7 @@
     change, setPart, setWindow, register,
   });
 
-  /* A page that comes to the front asks at once: browsers slow down what is in the background. */
+  /* A page that comes to the front polls at once: browsers slow down pages in the background. */
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && document.getElementById("live")) send("tick", -Date.now());
   });

@@ -1,6 +1,6 @@
-/* The Select page: a list of any length, as a grid of which only the rows in sight exist.
+/* The Select page: a list of any length, as a grid that contains only the rows in sight.
 
-   `pane.actions` says what the page does: `tick(pane, row)`, `tickAll(pane)`, `open(pane, row)`,
+   `pane.actions` are the page's handlers: `tick(pane, row)`, `tickAll(pane)`, `open(pane, row)`,
    `sort(pane, column)`, `move(pane, step)` to another list, `ask()` for rows. */
 "use strict";
 
@@ -103,7 +103,7 @@
         if (this.focus < 0) this.grid.scrollTop = 0;
         else if (away) this.grid.scrollTop = Math.max(0, this.focus - (room >> 1)) * ROW_PX;
       } else if (sent.anchor_at >= 0 && before > 0 && sent.anchor_at !== before) {
-        // Rows were inserted before those in sight, which stay where they are.
+        // Rows were inserted before those in sight, which keep their position.
         this.grid.scrollTop += (sent.anchor_at - before) * ROW_PX;
         if (this.active >= 0) this.active += sent.anchor_at - before;
       }
@@ -192,7 +192,7 @@
 
     /* ---- rows ------------------------------------------------------------------------------ */
 
-    /* Draw the rows in sight from what is known; the rest of the list is only its height. */
+    /* Draw the rows in sight from the received data; the rest of the list is only a height. */
     paint() {
       const first = Math.max(0, this.first - SPARE_DRAWN);
       const last = Math.min(this.total, first + this.inSight + 2 * SPARE_DRAWN);
@@ -281,7 +281,7 @@
     return { text: String(cell), live: kind === "age" };
   }
 
-  /* The server's clock, which the browser's need not agree with. */
+  /* The server's clock; the browser's may differ. */
   const nowMs = () => Date.now() + Pane.aheadMs;
   Pane.aheadMs = 0;
 

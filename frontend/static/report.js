@@ -1,9 +1,9 @@
-/* The page Report (frontend/pages/report.py): what its controls change of the view. */
+/* The Report page (frontend/pages/report.py): its controls, which change the view. */
 "use strict";
 
 (function () {
   const { change, setPart, noUpdate } = window.radt;
-  /* What each control last gave to the view or took from it, by its option. */
+  /* The value that each control last exchanged with the view, by option. */
   const known = {};
 
   /* Set an option; another order or filter starts on the first page. */
@@ -25,8 +25,8 @@
     return fromControl(name, on ? "1" : "", alsoFirstPage);
   }
 
-  /* What a control shows. The user may have changed it since this view: it is written only if the
-     view's option was changed elsewhere. */
+  /* Return the value for a control. The user may have changed the control since this view, so it is
+     set only if the view's option was changed elsewhere. */
   function toControl(name, value, shownAs) {
     if (known[name] === value) return noUpdate();
     known[name] = value;
@@ -63,7 +63,7 @@
     reportProfiled: (on) => fromSwitch("report.profiled", on),
     reportOverlap: (on) => fromSwitch("report.overlap", on),
     reportWindow: (text) => fromControl("report.window", (text || "").trim()),
-    /* The controls follow the view, whoever changed it. */
+    /* The controls follow every change of the view. */
     reportControls: (view) => {
       if (!view) return Array(5).fill(noUpdate());
       const options = view.options || {};
@@ -76,7 +76,7 @@
         toControl("report.window", options["report.window"] || "", (value) => value),
       ];
     },
-    /* Columns that the server itself set are not the user's. */
+    /* Ignore columns that the server set: they are not the user's choice. */
     reportColumns: (columns, state) => {
       const known = (state && state.columns) || [];
       const same = columns && columns.length === known.length && columns.every((c) => known.includes(c));

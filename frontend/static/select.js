@@ -1,6 +1,6 @@
 /* The Select page: search, three lists (pane.js), the basket.
 
-   The rows come from the server (frontend/pages/select.py); what the user does changes the view,
+   The rows come from the server (frontend/pages/select.py); the user's actions change the view,
    and the lists follow it. */
 "use strict";
 
@@ -78,7 +78,7 @@
     return basket;
   }
 
-  /* ---- what the user does -------------------------------------------------------------------- */
+  /* ---- actions of the user ------------------------------------------------------------------- */
 
   function typed() {
     clearTimeout(page.timer);
@@ -133,7 +133,7 @@
     if (other) other.grid.focus();
   }
 
-  /* List what belongs to an experiment or workload; a run is ticked. */
+  /* List the contents of an experiment or workload; tick a run. */
   function open(pane, row) {
     if (pane.name === "runs") tick(pane, row);
     else change((view) => {
@@ -156,7 +156,7 @@
 
   function tick(pane, row) {
     row.tick = row.tick === ON ? OFF : ON;
-    // The other boxes follow from the server; what was clicked shows at once.
+    // The clicked checkbox changes at once; the others follow from the server.
     if (pane.name === "workloads" && page.answer.workload && page.answer.workload.id === row.id)
       for (const run of page.panes.runs.rows.values()) run.tick = row.tick;
     paint();
@@ -184,7 +184,7 @@
     page.steps = page.steps.slice(page.sentCount);
     showProblem(answer.problem);
     if (answer.picks) change((view) => { view.picks = answer.picks; });
-    else ask(); // the boxes show what is picked again
+    else ask(); // reset the checkboxes to the picks
     if (page.steps.length) {
       if (answer.picks) page.view = { ...page.view, picks: answer.picks };
       sendSteps();
@@ -226,7 +226,7 @@
   /* ---- drawing ------------------------------------------------------------------------------- */
 
   function draw(answer) {
-    if (answer.n && answer.n < page.n) return; // a newer one is on its way
+    if (answer.n && answer.n < page.n) return; // a newer answer is pending
     page.answer = answer;
     Pane.aheadMs = answer.now_ms - Date.now();
     if (!answer.n) page.asked = null; // it came with the page

@@ -1,6 +1,6 @@
 /* The share menu (`share_menu` in frontend/pages/page.py), opened by any button with `data-share`:
-   "page", or the slot of a chart. The server (frontend/export) says what to copy or where the file
-   is, or what is wrong. */
+   "page", or the slot of a chart. The server (frontend/export) returns the text to copy, the address
+   of the file, or an error. */
 "use strict";
 
 (function () {
@@ -20,7 +20,7 @@
   const WHOLE = ["link", "python", "save", "open", null, "picture", "shown", "full"];
   const CHART = ["picture", null, "shown", "full", null, "python"];
 
-  /* -- what happens ------------------------------------------------------------------------- */
+  /* -- actions ------------------------------------------------------------------------------ */
 
   async function request(path, options) {
     let answer;
@@ -43,14 +43,14 @@
       slot: subject === PAGE ? null : Number(subject), columns: columns(),
     }), "application/json");
 
-  /* How many charts stand side by side: so they do in a picture of all. */
+  /* The number of charts side by side, which a picture of all charts keeps. */
   function columns() {
     const grid = document.getElementById("charts");
     const tracks = grid ? getComputedStyle(grid).gridTemplateColumns : "none";
     return tracks === "none" ? null : Math.min(6, tracks.split(" ").length);
   }
 
-  /* Without HTTPS browsers have no clipboard for scripts, but for the old command. */
+  /* Without HTTPS, scripts reach the clipboard only through the old copy command. */
   async function copy(text) {
     if (navigator.clipboard) {
       try {
@@ -82,7 +82,7 @@
     else note(["The browser does not allow copying. Copy the text from here:"], { text });
   }
 
-  /* Fetched, not left to the browser's downloads: what is wrong is said here. */
+  /* Fetched here instead of by the browser's downloads, so that errors are shown. */
   async function picture(found, format, subject) {
     note(["Drawing the picture…"], { stays: true });
     try {
@@ -98,7 +98,7 @@
     }
   }
 
-  /* Plotly's own picture of one chart as it stands on the page. */
+  /* Plotly's own picture of one chart, as on the page. */
   async function ownPicture(name, format, subject) {
     const card = subject !== PAGE && document.querySelector(`[data-slot="${subject}"] .js-plotly-plot`);
     if (!card || !window.Plotly || format === "pdf") return false;
@@ -140,7 +140,7 @@
     else note([`${file.name} is open.`]);
   }
 
-  /* -- what became of it -------------------------------------------------------------------- */
+  /* -- results ------------------------------------------------------------------------------ */
 
   let shown = null;
   function note(lines, { bad, text, stays } = {}) {

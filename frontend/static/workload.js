@@ -1,4 +1,4 @@
-/* The Workload page in the browser: another workload, zoom, the cursor across all rows, the log. */
+/* The Workload page: switching workloads, zoom, the cursor across all rows, the log. */
 "use strict";
 
 (function () {
@@ -42,7 +42,7 @@
       return noUpdate();
     },
 
-    /* A press counts from the window of the presses before it, which may not be drawn yet. */
+    /* A click starts from the window of earlier clicks, which may not be drawn yet. */
     workloadMove: (_clicks, seen) => {
       const one = triggered();
       if (!one.value || !seen) return noUpdate();
@@ -97,8 +97,8 @@
     cursor.dataset.time = clock(seconds, digitsOf(range[1] - range[0]));
   });
 
-  /* A double press shows all of the time again. Plotly covers the page while the button is down, so the
-     browser sees no double click. */
+  /* A double click resets the zoom. Plotly covers the page while the button is down, so the browser
+     does not report a double click. */
   document.addEventListener(
     "mousedown",
     (event) => {
@@ -108,7 +108,7 @@
     true,
   );
 
-  /* A log that is at its end stays there; one that was scrolled up stays where it is. */
+  /* A log at its end follows new lines; a log that was scrolled up keeps its position. */
   const atEnd = new WeakMap();
   const isAtEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
   document.addEventListener(

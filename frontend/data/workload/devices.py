@@ -1,6 +1,6 @@
 """The devices of a workload and their runs: GPUs, MIG instances, MPS daemons, CPU cores.
 
-From what the runner recorded: each run's devices and collocation, and the tags that it set when the
+The data are the runner's: each run's devices and collocation, and the tags that it set when the
 devices were ready (`radt.collocation.setup`).
 """
 
@@ -24,8 +24,8 @@ from radt.tags import (
     MPS_THREAD_PERCENTAGE,
 )
 
-#: MIG slices of GPUs that can be divided: by seven for computing, by eight for memory; A30 and
-#: RTX PRO 6000 by four.
+#: MIG slices of GPUs that can be partitioned: seven for compute and eight for memory; four of each
+#: on the A30 and the RTX PRO 6000.
 _MEMORY_SLICES = 8
 _SMALL_MEMORY_SLICES = 4
 _SMALL = ("A30", "RTX PRO 6000")
@@ -37,9 +37,9 @@ _OF_RUN = "process.gpu.memory"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A run on a device. ``percentage`` is its cap of threads under MPS, None for no cap.
+    """A run on a device. ``percentage`` is its cap on threads under MPS, None for no cap.
 
-    ``peak_bytes`` is the most memory that its processes had there, None if not recorded.
+    ``peak_bytes`` is the peak memory of its processes there, None if not recorded.
     """
 
     run: RunEntry
@@ -51,7 +51,7 @@ class Tenant:
 class Instance:
     """A MIG instance: ``size`` memory slices from ``start`` on; ``start`` None if not recorded.
 
-    ``identity`` tells it from others of its profile.
+    ``identity`` distinguishes it from others of its profile.
     """
 
     profile: str
@@ -85,7 +85,7 @@ class Card:
 
     @property
     def how(self) -> str:
-        """How the GPU was shared: ``MIG``, ``MPS``, ``no set-up``."""
+        """Sharing of the GPU: ``MIG``, ``MPS``, ``no set-up``."""
         if self.instances:
             return "MIG"
         if self.mps:
@@ -94,7 +94,7 @@ class Card:
 
     @property
     def free_slices(self) -> list[tuple[int, int]]:
-        """Start and size of what no instance of the workload takes, where places are known."""
+        """Start and size of each stretch without an instance of the workload, if known."""
         if any(instance.start is None for instance in self.instances):
             taken = sum(instance.size for instance in self.instances)
             return [(taken, self.slices - taken)] if taken < self.slices else []
@@ -114,8 +114,8 @@ class Card:
 class Processor:
     """The cores of a machine.
 
-    ``pinned`` are the cores by run id; runs that were not pinned share all of them and are left
-    out. It is None for a run of which this is not known.
+    ``pinned`` are the cores by run id, None for a run whose cores are unknown; runs that were not
+    pinned share all cores and are left out.
     """
 
     host: str
@@ -152,16 +152,16 @@ def devices_of(
 
     Args:
         subject: The workload.
-        tags: Of its runs, by id.
-        machines: By name.
-        summaries: Of its series, for what memory they had at most.
+        tags: Tags by run id.
+        machines: Machines by name.
+        summaries: Summaries of its series, for peak memory.
     """
     memory = _Memory(summaries, subject.runs)
     cards: dict[tuple[str, int], Card] = {}
     by_host: dict[str, list[RunEntry]] = {}
     for run in subject.workload.runs:
         if not run.record.devices:
-            continue  # nobody knows where it ran
+            continue  # the run's machine is unknown
         by_host.setdefault(run.record.host, []).append(run)
         for index in indices(run.record.devices):
             card = cards.get((run.record.host, index))
@@ -183,7 +183,7 @@ def devices_of(
 
 
 def indices(devices: str) -> tuple[int, ...]:
-    """The GPUs of a run's devices: (1, 2) of ``1+2``, none of ``cpu``."""
+    """Return the GPUs of a run's devices: (1, 2) of ``1+2``, none of ``cpu``."""
     parts = [part.strip() for part in devices.split("+")]
     return tuple(int(part) for part in parts if part.isdigit() and len(part) < 5)
 
@@ -207,10 +207,10 @@ def _processor(
 
 
 def pinned_cores(tags: Mapping[str, str]) -> frozenset[int] | None:
-    """Return the cores that a run was pinned to, none if it was not, None if that is not known.
+    """Return the cores that a run was pinned to: none if it was not, None if unknown.
 
-    Until radt wrote the number of CPUs into a tag of its own, `CPUS` held it for runs that were not
-    pinned: a single number then means either.
+    Before radt had a separate tag for the number of CPUs, runs that were not pinned stored it in
+    `CPUS`: a single number is then ambiguous.
     """
     numbers = tags.get(CPUS, "")
     if CPU_COUNT not in tags and numbers.isdecimal():
@@ -312,7 +312,7 @@ def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) ->
     match = _PROFILE.match(profile)
     slices = int(match["g"]) if match else 1
     if size is None:
-        # Seven slices for computing go with eight of memory, three with four.
+        # Seven compute slices go with eight memory slices, three with four.
         size = {7: 8, 3: 4}.get(slices, slices) if card.slices == _MEMORY_SLICES else slices
     made = Instance(profile, start, min(max(size, 1), card.slices), identity=identity)
     card.instances.append(made)
@@ -328,7 +328,7 @@ def _placement(text: str) -> tuple[int | None, int | None]:
 
 
 def _fit(card: Card) -> None:
-    """Widen a GPU to the slices that its instances take."""
+    """Widen a GPU to the slices that its instances occupy."""
     ends = [
         instance.start + instance.size for instance in card.instances if instance.start is not None
     ]

@@ -1,7 +1,7 @@
 """Lifetimes of the runs of a workload: set-up, epochs, phases and spans, end.
 
-Times are seconds since the workload's barrier. Hundreds of epochs and many thousand spans are drawn
-as bins: neighbours that would be thinner than a line become one bar that says how many they are.
+Times are seconds since the workload's barrier. Hundreds of epochs and many thousands of spans are
+drawn as bins: neighbours that would be thinner than a line become one bar with their number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from radt.store.records import MarkerRecord, SummaryRecord
 from radt.units import duration
 
 _SHORTEST_S = 1.0
-#: Of the time that is shown without a zoom, set-up takes at most this part.
+#: Without a zoom, set-up takes at most this share of the shown time.
 _SETUP_SHARE = 0.14
 
 
@@ -39,7 +39,7 @@ def lives(source: Source, subject: Subject, summaries: Iterable[SummaryRecord]) 
     for summary in summaries:
         run_id = summary.series.run_id
         last_ns[run_id] = max(last_ns.get(run_id, 0), summary.last_ns)
-    # All that run have lived until the newest sample of any of them.
+    # All running runs have lived until the newest sample of any of them.
     now_ns = max(
         [*last_ns.values(), *(m.start_ns for of_run in markers.values() for m in of_run)], default=0
     )
@@ -115,7 +115,7 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
 
 
 def whole_window(lives: Sequence[Life]) -> Window:
-    """The range from set-up to the end of the longest run; a long set-up is cut."""
+    """Return the range from set-up to the end of the longest run; a long set-up is cut."""
     end_s = max((life.end_s for life in lives), default=_SHORTEST_S)
     end_s = max(end_s, _SHORTEST_S)
     setup_s = max((-bar.start_s for life in lives for bar in life.bars), default=0.0)
@@ -123,7 +123,7 @@ def whole_window(lives: Sequence[Life]) -> Window:
 
 
 def overlap(lives: Sequence[Life]) -> float | None:
-    """The share of the time from the first start to the last end in which all runs ran.
+    """Return the share of the time from the first start to the last end in which all runs ran.
 
     None for fewer than two runs, and before all have started.
     """

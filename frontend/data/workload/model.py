@@ -1,4 +1,4 @@
-"""Lives of runs, strips and stacks as they are drawn. Nothing here reads a store."""
+"""Lives of runs, strips and stacks, ready to be drawn. Nothing here reads a store."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class BarKind(StrEnum):
-    """What a bar of the timeline stands for."""
+    """Kind of a bar of the timeline."""
 
     SETUP = "set-up"
-    ALIVE = "alive"  # from the barrier to the end, under all else
+    ALIVE = "alive"  # from the barrier to the end, beneath all other bars
     EPOCH = "epoch"
     INSIDE = "inside"  # a phase or span
     EVENT = "event"
@@ -33,8 +33,8 @@ class BarKind(StrEnum):
 class Bar:
     """A stretch of a run; ``end_s`` equals ``start_s`` for an instant.
 
-    ``count`` is how many became one; ``text`` says what it is, ``label`` is short enough to stand
-    in it; ``is_open`` says that it has not ended.
+    ``count`` is the number of merged bars; ``text`` describes it, ``label`` is short enough to fit
+    inside; ``is_open`` says that it has not ended.
     """
 
     kind: BarKind
@@ -63,7 +63,7 @@ class Life:
 
     @property
     def end_text(self) -> str:
-        """``finished``, ``OOM``, ``running``."""
+        """How the run ended: ``finished``, ``OOM``, ``running``."""
         return STATUS_WORDS[self.run.record.status]
 
     @property
@@ -78,7 +78,7 @@ class Life:
 
 
 def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
-    """The bars of one kind in a window, by start; thin neighbours are merged."""
+    """Return the bars of one kind in a window, by start; thin neighbours are merged."""
     bins: list[Bar] = []
     group: list[Bar] = []
 
@@ -127,7 +127,7 @@ def _together(group: Sequence[Bar]) -> Bar:
 class Readings:
     """Points in time order: seconds since the barrier (N,), values (N,); NaN is a gap.
 
-    ``interval_s`` is None for what is read now and then.
+    ``interval_s`` is None for irregular readings.
     """
 
     at_s: Float64Array
@@ -136,7 +136,7 @@ class Readings:
 
     @property
     def known_s(self) -> Float64Array:
-        """The times that have a value."""
+        """Times with a value."""
         times_s: Float64Array = self.at_s[np.isfinite(self.values)]
         return times_s
 
@@ -145,7 +145,7 @@ class Readings:
 class Band:
     """One run's share: values (M,) on the grid, 0 outside its lifetime, NaN if unknown.
 
-    ``runs`` are several where many are added up.
+    ``runs`` has several runs if their shares are summed.
     """
 
     runs: tuple[RunEntry, ...]
@@ -161,7 +161,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The value of the whole device; ``owner`` is the run that has the device to itself."""
+    """The value of the whole device; ``owner`` is the only run on a device, if any."""
 
     name: str
     readings: Readings
@@ -170,9 +170,9 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class StackData:
-    """The data of a strip; ``edges_s`` (M + 1,) of its cells.
+    """Data of a strip; ``edges_s`` (M + 1,) of its cells.
 
-    ``known`` (M,) is False where a run's share is not known, so that nothing is stacked.
+    ``known`` (M,) is False where a run's share is unknown, so that nothing is stacked.
     """
 
     strip: Strip
@@ -193,9 +193,9 @@ class StackData:
 class Resource:
     """A shared resource: the metrics of runs and devices that measure it, best first.
 
-    ``peak`` says that the largest value counts, not the mean: memory that was needed once was
-    needed. ``of_cores``: the device's value is a share of all cores, the runs' are cores.
-    ``whole`` says why there are no shares where there are none.
+    ``peak`` says that the maximum counts, not the mean: memory that was needed once was needed.
+    ``of_cores``: the device's value is a share of all cores, the runs' values are cores. ``whole``
+    says why the resource has no shares, if it has none.
     """
 
     key: str
@@ -218,7 +218,7 @@ class DeviceSeries:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One run's part of a resource on one device: its series, of which the values add up."""
+    """One run's part of a resource on one device: its series, whose values add up."""
 
     run: RunEntry
     series: tuple[SeriesRecord, ...]
@@ -226,7 +226,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One resource of one device. ``without`` are the runs on it of which there is no share."""
+    """One resource of one device. ``without`` are its runs that have no share."""
 
     resource: Resource
     host: str

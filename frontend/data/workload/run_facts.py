@@ -1,4 +1,4 @@
-"""What is recorded of runs besides samples: parameters, tags, packages, and the ledger."""
+"""Recorded facts of runs besides samples: parameters, tags, packages, and the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_TEXT = 4000
 class Fact:
     """One line of a table: a name and a value for each run, in their order; None where it has none.
 
-    ``differs`` says that the runs are not alike in it.
+    ``differs`` says that the runs have different values.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine as a run found it; None or empty where it is not known."""
+    """The machine as recorded by a run; unknown values are None or empty."""
 
     host: str = ""
     system: str = ""
@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Tables of a workload, what differs first."""
+    """Tables of a workload, differing values first."""
 
     params: tuple[Fact, ...]
     tags: tuple[Fact, ...]
@@ -68,7 +68,7 @@ class Facts:
 
 
 def facts_of(source: Source, subject: Subject) -> Facts:
-    """Parameters and tags of the runs, how they were started, and what they used in all.
+    """Return parameters and tags of the runs, their commands, and their total use of resources.
 
     Raises:
         StoreError: The store cannot be read.
@@ -98,7 +98,7 @@ def facts_of(source: Source, subject: Subject) -> Facts:
     )
 
 
-#: Totals on the page, their names and how they are written.
+#: Totals on the page, with their names and formats.
 _TOTALS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "cpu_time_s": ("CPU time", units.duration),
     "rss_peak_bytes": ("peak RSS of the largest process", units.size),
@@ -133,7 +133,7 @@ def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, st
 
 
 def tags_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
-    """Tags by run id; runs without any are left out.
+    """Return tags by run id; runs without tags are left out.
 
     Raises:
         StoreError: The store cannot be read.
@@ -162,7 +162,7 @@ def _shortened(text: str | None) -> str | None:
 
 
 def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Machine:
-    """The machine of a run: of its inventory if that can be read here, else of its tags."""
+    """Return the machine of a run: from its inventory if readable here, else from its tags."""
     facts = _hardware(source, record)
     gpus = facts.get("gpus")
     names = tags.get(GPUS, "")
@@ -187,7 +187,7 @@ def _hardware(source: Source, record: RunRecord) -> Mapping[str, Any]:
                 with opened(folder.path, HARDWARE_FILE) as file:
                     content = json.loads(file.read(_MAX_FILE_BYTES))
             except (RunNotFoundError, OSError, ValueError):
-                continue  # delivered already, or written by hand
+                continue  # uploaded already, or written by hand
             if isinstance(content, dict):
                 return content
         return {}
@@ -200,7 +200,7 @@ def _count(value: object) -> int | None:
     return value if is_count and isinstance(value, int) else None
 
 
-#: Gaps of one listener that are listed one by one.
+#: The limit on gaps of one listener that are listed individually.
 MAX_GAPS = 6
 
 
@@ -214,19 +214,19 @@ class Entry:
 
     @property
     def late_s(self) -> float | None:
-        """How long after their due time readings began, on average."""
+        """Mean delay of readings after their due time."""
         count = self.record.received
         return self.record.late_ns / count / 1e9 if count else None
 
     @property
     def cost_s(self) -> float | None:
-        """How long a reading took, on average."""
+        """Mean duration of a reading."""
         count = self.record.received
         return self.record.sampling_ns / count / 1e9 if count else None
 
     @property
     def cost_share(self) -> float | None:
-        """The part of the time that went into readings."""
+        """Share of the time that readings took."""
         span_s = self.record.expected * self.record.interval_s
         return self.record.sampling_ns / 1e9 / span_s if span_s > 0 else None
 
@@ -251,7 +251,7 @@ class Ledger:
 
     @property
     def text(self) -> str:
-        """``complete``, or ``missed 18 of 412``; empty where nothing was to be read."""
+        """Summary such as ``complete`` or ``missed 18 of 412``; empty without due readings."""
         if not self.entries:
             return "no listeners"
         if self.is_complete:
@@ -260,7 +260,7 @@ class Ledger:
 
     @property
     def why(self) -> str:
-        """Which listeners missed something, and why as far as it is known."""
+        """The listeners that missed readings, and why if known."""
         words: dict[str, None] = {}
         for entry in self.entries:
             if entry.record.missed:
@@ -273,12 +273,12 @@ class Ledger:
 
 
 def reason_of(gap: GapRecord) -> str:
-    """``lost: the collector was restarted``."""
+    """Return the reason of a gap: ``lost: the collector was restarted``."""
     return gap.detail or gap.reason.value
 
 
 def ledger_of(source: Source, subject: Subject) -> Ledger:
-    """The ledger of a workload, by listener, then by run.
+    """Return the ledger of a workload, by listener, then by run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -293,7 +293,7 @@ def ledger_of(source: Source, subject: Subject) -> Ledger:
 
 
 def gaps_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[GapRecord]:
-    """The gaps of the runs.
+    """Return the gaps of the runs.
 
     Raises:
         StoreError: The store cannot be read.

@@ -1,8 +1,8 @@
 """Shares of one resource, stacked over time, and the value of the whole device.
 
-All runs on one grid of cells, never finer than the readings. Before its start and after its end a
-run had nothing. In a gap nobody knows what it had, so the stack is missing there, not lower; the
-device's own line goes on. Values are means of the cells.
+All runs are on one grid of cells, never finer than the readings. Before its start and after its end
+a run used nothing. In a gap its use is unknown, so the stack is missing there, not lower; the
+device's own line continues. Values are means of the cells.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SeriesKey = tuple[str, int]
 Summaries = Mapping[SeriesKey, SummaryRecord]
 #: A pause longer than this many intervals is a gap, not jitter; as in all charts.
 GAP_INTERVALS = 3.5
-#: Of longer stretches extremes are read instead of every point.
+#: Longer stretches are read as extremes instead of every point.
 _MAX_POINTS = 400_000
 _ENVELOPE_POINTS = 4_000
 _SAME_INSTANT_S = 1e-6
 
 
 def summaries_of(source: Source, run_ids: tuple[str, ...]) -> Summaries:
-    """Summaries of the series, without reading their points.
+    """Return summaries of the series, without reading their points.
 
     Raises:
         StoreError: The store cannot be read.
@@ -85,7 +85,7 @@ def read(
     ]
     thinned_s = 0.0
     if stretch.max_points is not None:
-        # Of each part two points are kept; only a pause much wider than one is surely empty.
+        # Two points are kept per part; only a pause much wider than a part is surely empty.
         thinned_s = 6 * float(readings.at_s[-1] - readings.at_s[0]) / stretch.max_points
     return broken(readings, holes_s, thinned_s)
 
@@ -97,7 +97,7 @@ def _stretch(
     start_ns = end_ns = None
     if window is not None:
         span_s = max((summary.last_ns - summary.first_ns) / 1e9, 1e-9)
-        # A little more than is seen, so that lines run to the edges.
+        # A little more than is visible, so that lines run to the edges.
         margin_s = max(4 * (record.interval_s or 0.0), 0.05 * (window.end - window.start))
         start_ns = origin_ns + round((window.start - margin_s) * 1e9)
         end_ns = origin_ns + round((window.end + margin_s) * 1e9)
@@ -136,7 +136,7 @@ def united(several: Sequence[Readings]) -> Readings:
         return several[0]
     at_s = np.concatenate([part.at_s for part in several])
     values = np.concatenate([part.values for part in several])
-    # Where one of them has no value another may have one: a gap is where all have none.
+    # A reader without a value is not a gap if another has one at that instant.
     known = np.isfinite(values)
     at_s, values = at_s[known], values[known]
     order = np.argsort(at_s, kind="stable")
@@ -157,8 +157,9 @@ def added(several: Sequence[Readings]) -> Readings:
 
 
 def on_cells(readings: Readings, edges_s: Float64Array) -> Float64Array:
-    """Means of the cells between the edges (M,); between readings straight lines; NaN in gaps,
-    before the first reading and after the last one."""
+    """Return means of the cells between the edges (M,), with straight lines between readings; NaN
+    in gaps, before the first reading and after the last one.
+    """
     count = len(edges_s) - 1
     middle_s = (edges_s[:-1] + edges_s[1:]) / 2
     known = np.isfinite(readings.values)
@@ -182,7 +183,7 @@ def on_cells(readings: Readings, edges_s: Float64Array) -> Float64Array:
 
 
 CELLS = 400
-#: Runs that have a band of their own; what more there are is one band.
+#: The limit on runs with a band of their own; the rest share one band.
 MAX_BANDS = 16
 _TOTAL_POINTS = 1200
 
@@ -198,10 +199,10 @@ def stack_data(
     zoomed: bool,
     cores: int | None,
 ) -> StackData:
-    """Read a strip. ``window`` is what is visible; ``zoomed``: only that is read.
+    """Read a strip. ``window`` is the visible part; ``zoomed``: only that part is read.
 
-    ``cores`` are those of the machine; where they are not known, a share of all cores cannot be
-    drawn beside cores and is left out.
+    ``cores`` is the machine's number of cores; if unknown, a share of all cores cannot be drawn
+    beside cores and is left out.
 
     Raises:
         StoreError: The store cannot be read.
@@ -248,7 +249,7 @@ def stack_data(
 
 
 def grid(intervals_s: Sequence[float | None], window: Window) -> Float64Array:
-    """Edges of the cells over the window (M + 1,)."""
+    """Return the edges of the cells over the window (M + 1,)."""
     span_s = window.end - window.start
     known = [interval_s for interval_s in intervals_s if interval_s]
     width_s = max(span_s / CELLS, min(known, default=0.0))
@@ -258,14 +259,14 @@ def grid(intervals_s: Sequence[float | None], window: Window) -> Float64Array:
 
 
 def on_stack(readings: Readings, lived: tuple[float, float], edges_s: Float64Array) -> Float64Array:
-    """A run's cells: 0 outside its lifetime, NaN where nothing is known within it."""
+    """Return a run's cells: 0 outside its lifetime, NaN where values are unknown within it."""
     values = on_cells(readings, edges_s)
     at_s = (edges_s[:-1] + edges_s[1:]) / 2
     half_s = (edges_s[1] - edges_s[0]) / 2
     start_s, end_s = lived
     known_s = readings.known_s
     if len(known_s):
-        # Until its first reading and from its last one on it was hardly there.
+        # Before its first reading and after its last one, the run used next to nothing.
         slack_s = max(3 * (readings.interval_s or 0.0), half_s)
         if known_s[0] - start_s <= slack_s or not math.isfinite(start_s):
             start_s = float(known_s[0])
@@ -276,7 +277,7 @@ def on_stack(readings: Readings, lived: tuple[float, float], edges_s: Float64Arr
 
 
 def lived_s(run: RunEntry, subject: Subject) -> tuple[float, float]:
-    """Start and end of a run; infinite if unknown or still to come."""
+    """Return start and end of a run; infinite if unknown or still to come."""
     started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
     start_s = -math.inf if started_ns is None else (started_ns - subject.origin_ns) / 1e9
     end_s = math.inf if ended_ns is None else (ended_ns - subject.origin_ns) / 1e9
@@ -292,7 +293,7 @@ def _known(members: Sequence[Readings], bands: Sequence[Band], edges_s: Float64A
     if not ends:
         return np.zeros(len(at_s), dtype=bool)
     half_s = (edges_s[1] - edges_s[0]) / 2
-    # Nobody was there before the first of them, and after the last.
+    # No run was present before the first reading and after the last.
     known &= at_s >= min(float(span[0]) for span in ends) - half_s
     known &= at_s <= max(float(span[-1]) for span in ends) + half_s
     return known
@@ -338,7 +339,7 @@ def _total(
     runs = {run.run_id: run for run, _ in device.parts}
     first = next(iter(runs.values()))
     has_own = bool(device.entity.partition("/")[2])
-    # MLflow does not say on which machine a run ran: each has read its own.
+    # MLflow does not record the machine of a run: each run's values are its own.
     has_own |= first.record.is_from_mlflow and len(subject.runs) > 1
     own = first if has_own and len(runs) == 1 else None
     return Total(device.entity or "machine", total, own)

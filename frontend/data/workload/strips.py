@@ -1,8 +1,8 @@
-"""The resources that the page shows, and the runs whose share is known.
+"""The resources on the page, and the runs whose share is known.
 
-A strip is one resource of one device over time: the runs' shares stacked where they are measured
-or estimated for each run, and the whole device's own value as a line over them. What exists for the
-whole device only stays that: it is not divided among the runs.
+A strip is one resource of one device over time: the runs' shares stacked if they are measured or
+estimated for each run, and the whole device's own value as a line above them. A value that exists
+for the whole device only is not divided among the runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from radt.model import Scope
 from radt.store.records import SeriesRecord
 
 _Part = tuple[RunEntry, SeriesRecord]
-#: More strips than these are counted, not drawn: a machine with sixteen GPUs has that many.
+#: The limit on strips; the rest are counted, not drawn. A machine with 16 GPUs exceeds it.
 MAX_STRIPS = 32
 
 
@@ -67,7 +67,7 @@ RESOURCES = (
     Resource("io-write", "Write calls", ("process.io.written",), ()),
     Resource("net-in", "Network in", (), ("system.network.rx",)),
     Resource("net-out", "Network out", (), ("system.network.tx",)),
-    # What MLflow itself has measured, of runs that radt never saw, in MLflow's units.
+    # Measured by MLflow itself, for runs that were not started by radt, in MLflow's units.
     Resource("mlflow-cpu", "CPU", (), ("system/cpu_utilization_percentage",), whole=_OF_MLFLOW),
     Resource(
         "mlflow-memory",
@@ -97,7 +97,7 @@ RESOURCES = (
 def strips_of(
     subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[Strip, ...]:
-    """The strips of a workload, in the order of the resources, then of the devices."""
+    """Return the strips of a workload, in the order of the resources, then of the devices."""
     strips: list[Strip] = []
     for resource in RESOURCES:
         parts = _parts(resource, by_metric)
@@ -130,9 +130,9 @@ def strips_of(
 def _parts(
     resource: Resource, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[SeriesRecord, ...]:
-    """Series of runs: of the metric that most runs have, from one listener per run.
+    """Return series of runs: the metric that most runs have, from one listener per run.
 
-    What is read regularly counts before what is read now and then.
+    Regular readings are preferred to irregular ones.
     """
     best: tuple[SeriesRecord, ...] = ()
     rank = (0, 0)
@@ -150,7 +150,7 @@ def _parts(
 
 
 def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
-    """Keep one listener per run, so that no value counts twice."""
+    """Keep one listener per run, so that values are not counted twice."""
     chosen: dict[str, str] = {}
     return tuple(
         record
@@ -160,16 +160,17 @@ def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
 
 
 def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[str, str]]:
-    """Machines and devices that series of runs are of."""
+    """Return the machines and devices of series of runs."""
     return {(subject.runs[part.run_id].record.host, _card(part.entity)) for part in parts}
 
 
 def _totals(
     resource: Resource, subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> dict[tuple[str, str], list[DeviceSeries]]:
-    """Series of whole devices by machine and device: of their first metric that exists.
+    """Return series of whole devices by machine and device, from their first existing metric.
 
-    By one listener; of a machine's single disks, links and so on only their sum if it is there.
+    They come from one listener; a machine's disks, links and so on are replaced by their sum if it
+    exists.
     """
     order = {run_id: place for place, run_id in enumerate(subject.runs)}
     totals: dict[tuple[str, str], list[DeviceSeries]] = {}
@@ -179,7 +180,7 @@ def _totals(
             run = subject.runs[record.run_id]
             device = "" if record.scope is Scope.HOST else _card(record.entity)
             if run.record.is_from_mlflow:
-                # The letter keeps machines apart that may be others; here the runs do.
+                # The letter separates machines that may differ; on this page the runs do.
                 device = device.removesuffix(f" {run.record.letter}")
             place = of_metric.setdefault((run.record.host, device), {})
             place.setdefault((record.listener, record.entity), []).append((run, record))
@@ -219,7 +220,7 @@ def _is_gpu(entity: str) -> bool:
 
 
 def _card(entity: str) -> str:
-    """``gpu0`` of ``gpu0/gi1/ci0``."""
+    """Return ``gpu0`` of ``gpu0/gi1/ci0``."""
     return entity.partition("/")[0]
 
 
@@ -261,7 +262,7 @@ def _read_all(source: Source, subject: Subject) -> Reading:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
     lives_ = lives(source, subject, summaries.values())
-    # What was declared and never read has no curve.
+    # A declared series that was never read has no curve.
     known = {
         metric: tuple(
             record for record in records if (record.run_id, record.series_no) in summaries

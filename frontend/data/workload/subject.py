@@ -1,10 +1,9 @@
 """The workload that the page shows, its neighbours, and its slowdown against solo runs.
 
-The slowdown follows the rule of `radt.analysis.baselines`: a run's baseline is the run of the same
-experiment that had the same file, parameters, devices and machine and ran alone, without a
-profiler, on an undivided device if there is such a run; repeats are averaged and the newest
-workload wins. Only candidates for the runs of one workload are read, and only current attempts
-count.
+The slowdown follows the rule of `radt.analysis.baselines`: a run's baseline is a run of the same
+experiment with the same file, parameters, devices and machine that ran alone, without a profiler,
+preferably on an undivided device; repeats are averaged and the newest workload wins. Only
+candidates for the runs of one workload are read, and only current attempts count.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord
 
-#: More runs than these are not drawn; the page says how many it leaves out.
+#: The limit on drawn runs; the page says how many are left out.
 MAX_RUNS = 64
-#: The list of other workloads has as many at a time; a search finds the rest.
+#: The length of the list of other workloads; a search finds the rest.
 MAX_OFFERED = 80
 
 _OF_ID = text(
@@ -41,7 +40,8 @@ _OF_ID = text(
 
 @dataclass(frozen=True)
 class Subject:
-    """One workload among those of its experiment; ``automatic``: it is shown as the newest.
+    """One workload among those of its experiment; ``automatic``: it is shown because it is the
+    newest.
 
     ``left_out`` counts runs beyond `MAX_RUNS`.
     """
@@ -66,7 +66,7 @@ class Subject:
 
     @property
     def origin_ns(self) -> int:
-        """Zero of elapsed time: the barrier, or the first start where there was none."""
+        """Zero of elapsed time: the barrier, or the first start if there was no barrier."""
         if self.workload.record.barrier_ns:
             return self.workload.record.barrier_ns
         origins = [run.origin_ns for run in self.workload.runs]
@@ -87,13 +87,13 @@ class Subject:
         return self.workload.record.label or self.workload_id[:12]
 
     def neighbour(self, step: int) -> WorkloadEntry | None:
-        """The workload at this offset from the shown one; None beyond the ends."""
+        """Return the workload at this offset from the shown one; None beyond the ends."""
         place = self.workload.ordinal + step
         return self.catalog.workloads[place] if 0 <= place < len(self.catalog.workloads) else None
 
 
 def find_subject(source: Source, view: View) -> Subject:
-    """The workload of a view, by default the newest of the experiment in focus.
+    """Return the workload of a view, by default the newest of the experiment in focus.
 
     Raises:
         RunNotFoundError: There is no such workload.
@@ -120,7 +120,7 @@ def find_subject(source: Source, view: View) -> Subject:
 
 
 def offered(subject: Subject, search: str) -> list[dict[str, Any]]:
-    """Workloads of the experiment to choose from, the newest first; the one shown is among them."""
+    """Return the workloads to choose from, the newest first, including the shown one."""
     words = search.lower().split()
     options: list[dict[str, Any]] = []
     for workload in reversed(subject.catalog.workloads):
@@ -139,7 +139,7 @@ def offered(subject: Subject, search: str) -> list[dict[str, Any]]:
 
 
 def option_label(workload: WorkloadEntry) -> str:
-    """``three · 3 runs · cnn-small · finished``, with a number where a label comes again."""
+    """Return ``three · 3 runs · cnn-small · finished``, with a number for repeated labels."""
     names = list(dict.fromkeys(run.record.name for run in workload.runs if run.record.name))
     count = len(workload.runs)
     parts = [
@@ -175,7 +175,7 @@ def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
 
 
 def _subject(catalog: Catalog, workload: WorkloadEntry, *, automatic: bool = False) -> Subject:
-    # On this page a run's ordinal is the place of its colour, which is the same on all pages.
+    # On this page a run's ordinal is its colour index, which is the same on all pages.
     shown = tuple(
         replace(run, ordinal=tint(catalog, run.run_id, run)) for run in workload.runs[:MAX_RUNS]
     )
@@ -185,7 +185,7 @@ def _subject(catalog: Catalog, workload: WorkloadEntry, *, automatic: bool = Fal
 
 
 def _place(source: Source, beginning: str) -> tuple[str, str] | None:
-    """Experiment and id of the workload whose id begins so."""
+    """Return experiment and id of the workload whose id has this prefix."""
 
     def read(reader: StoreReader) -> tuple[str, str] | None:
         last = beginning + chr(0x10FFFF)
@@ -196,7 +196,7 @@ def _place(source: Source, beginning: str) -> tuple[str, str] | None:
     return source.remember(("workload-place", beginning), read)
 
 
-#: In an experiment with more solo workloads than these the newest are looked at.
+#: The limit on candidates: the newest solo workloads of the experiment.
 _MAX_CANDIDATES = 500
 
 
@@ -214,9 +214,9 @@ class Slowdown:
 
 
 def slowdowns(source: Source, subject: Subject) -> dict[str, Slowdown]:
-    """By run id; runs without baseline, or without an ended epoch, are left out.
+    """Return slowdowns by run id; runs without a baseline or an ended epoch are left out.
 
-    Runs that did not finish have none, as in reports; those that still run have what is known.
+    Runs that failed have none, as in reports; those still running use their epochs so far.
 
     Raises:
         StoreError: The store cannot be read.
@@ -252,7 +252,7 @@ def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[Workload
     runs = subject.workload.runs
     alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
     if alone and not subject.workload.is_profiled:
-        return []  # it is a baseline itself
+        return []  # the workload is itself a baseline
     candidates = [
         workload
         for workload in subject.catalog.workloads
