@@ -1,4 +1,4 @@
-"""Logged values that are not in a store: what of them the ledger has counted, and why."""
+"""Logged values that are missing from a store: how many the ledger counts, and why."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOSSES = text(
 
 
 def losses(reader: StoreReader, home: Home | None) -> Mapping[str, str]:
-    """Return what runs have lost of what their scripts logged, in words, by the runs' ids.
+    """Return a description of what runs have lost of their logged values, by run id.
 
     Args:
-        home: The data folder, of whose runs it says too where damaged files are kept.
+        home: The data folder; for its runs, the text also says where damaged files are kept.
 
     Raises:
         StoreError: The store cannot be read.
@@ -34,7 +34,7 @@ def losses(reader: StoreReader, home: Home | None) -> Mapping[str, str]:
         for run_id, missed, reason in rows
     }
     for run_id, folder in ({} if home is None else kept(home)).items():
-        # A damaged line with params or tags costs no value.
+        # A damaged line with params or tags loses no value.
         what = found.get(run_id, "a file of its journal was damaged")
         found[run_id] = f"{what}; damaged files are in {folder}"
     return found
