@@ -1,7 +1,7 @@
-"""The collector's client. Imports the standard library only.
+"""Client of the collector. Imports the standard library only.
 
-It reconnects by itself after the collector was restarted: it registers its runs again and repeats
-the request under way.
+It reconnects automatically after the collector restarts: it registers its runs again and repeats
+the pending request.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from radt.collector.start import log_path, start_guardian, starting
 from radt.errors import CollectorError
 from radt.model import RunStatus
 
-#: How often to check whether a collector that is starting listens already.
+#: How often to check whether a starting collector already listens.
 _POLL_S = 0.01
-#: A guardian that is started while its predecessor is about to leave leaves at once, too.
+#: A guardian started while its predecessor is about to exit exits at once, too.
 _START_AGAIN_S = 2.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
@@ -49,10 +49,10 @@ class _RefusedError(CollectorError):
 
 
 class CollectorClient:
-    """One connection to the user's collector; safe to use from several threads.
+    """One connection to the user's collector. Thread-safe.
 
-    The runs registered through a client belong to its process: when that dies, its runs are ended.
-    Create one with `connect`.
+    The runs registered through a client belong to its process and are ended when it dies. Create
+    one with `connect`.
 
     Raises:
         CollectorError: From all methods but `close`, if the collector refuses or cannot be reached.
@@ -80,8 +80,9 @@ class CollectorClient:
 
         Args:
             start: Whether to start one if none listens; else that is an error.
-            timeout_s: How long to wait for it to listen, now and at each reconnection.
-            patience_s: How long to wait for one that listens to greet: a stopped one does not.
+            timeout_s: How long to wait until it listens, now and at each reconnection.
+            patience_s: How long to wait for the greeting of a listening collector: a stopped one
+                sends none.
         """
         client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s)
         with client._lock:
@@ -101,7 +102,7 @@ class CollectorClient:
         return [str(warning) for warning in answer["warnings"]]
 
     def begin(self, run: StandaloneRun) -> list[str]:
-        """Register a run without a runner, which is running already; return warnings."""
+        """Register a run without a runner, which has already started; return warnings."""
         answer = self._ask(Op.BEGIN, {"run": run.to_json()})
         self._registrations[run.registration.run_id] = run.registration
         return [str(warning) for warning in answer["warnings"]]
@@ -112,8 +113,8 @@ class CollectorClient:
         """Report that a registered run passed its barrier; sampling begins.
 
         Args:
-            devices: Its GPUs, if they differ from those at registration: MIG instances are created
-                in between.
+            devices: The run's GPUs, if they differ from those at registration: MIG instances are
+                created in between.
         """
         request = {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns}
         self._ask(Op.STARTED, request | {"devices": None if devices is None else list(devices)})
@@ -127,15 +128,15 @@ class CollectorClient:
         timeout_s: float = 10.0,
         patience_s: float | None = None,
     ) -> None:
-        """End a run and return when all of it is in the store and its row says so.
+        """End a run; return when the store has all of it and its row has the final status.
 
         Args:
-            status: How it ended; None for what the script's journal says.
-            patience_s: If the collector does not greet within this time, it is left the request,
-                and its answer not waited for.
+            status: Final status; None for the one in the script's journal.
+            patience_s: If the collector does not greet within this time, leave the request without
+                waiting for the response.
 
         Raises:
-            CollectorError: It is not in the store within ``timeout_s``; the collector keeps
+            CollectorError: The run is not in the store within ``timeout_s``; the collector keeps
                 retrying.
         """
         ended_ns = time.monotonic_ns()
@@ -160,7 +161,7 @@ class CollectorClient:
         self._registrations.pop(run_id, None)
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
-        """Return the current values of those of the runs that are being recorded."""
+        """Return the current values of the given runs that are being recorded."""
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
         return {run_id: LiveView.from_json(view) for run_id, view in answer["live"].items()}
 
@@ -169,12 +170,12 @@ class CollectorClient:
         return CollectorStatus.from_json(self._ask(Op.STATUS, {})["status"])
 
     def close(self) -> None:
-        """Close the connection. Runs that were not finished stay this process's until it ends."""
+        """Close the connection. Unfinished runs belong to this process until it exits."""
         with self._lock:
             self._drop()
 
     def _ask(self, op: Op, arguments: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
-        """Send a request and return the answer, over a new connection if this one is broken."""
+        """Send a request and return the response, over a new connection if this one is broken."""
         deadline = time.monotonic() + self._timeout_s + patience_s
         self._forget_parents_connection()
         with self._lock:
@@ -183,7 +184,7 @@ class CollectorClient:
             )
 
     def _greet(self, patience_s: float, op: Op, arguments: dict[str, Any]) -> None:
-        """Raise CollectorError if the collector is there and silent; it finds the request then."""
+        """Raise CollectorError if the collector does not greet; leave the request for it."""
         self._forget_parents_connection()
         with self._lock:
             if self._socket is None:
@@ -191,7 +192,7 @@ class CollectorClient:
             try:
                 self._exchange(Op.HELLO, {}, patience_s)
             except TimeoutError as error:
-                with suppress(OSError):  # there is room for it, unless much is waiting already
+                with suppress(OSError):  # the socket has room for it, unless much is pending
                     self._socket.settimeout(0.0)
                     self._socket.sendall(encode({"op": str(op)} | arguments))
                 self._drop()
@@ -200,10 +201,10 @@ class CollectorClient:
                     f"It goes on where it stopped, or the next one does; look into {log_path()}",
                 ) from error
             except OSError:
-                self._drop()  # it has ended; the request is for the next one
+                self._drop()  # it has exited; the request is for the next one
 
     def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
-        """Talk over the connection; reconnect when it breaks, as it does when a collector exits."""
+        """Talk over the connection, reconnecting when it breaks (a collector may exit)."""
         while True:
             try:
                 if self._socket is None:
@@ -257,8 +258,8 @@ class CollectorClient:
             with starting():
                 start_guardian()
         for registration in list(self._registrations.values()):
-            # A run that is refused now (its store was deleted) must not keep the others from
-            # being recorded; whoever finishes it gets the error.
+            # A run that is refused now (its store was deleted) must not keep the others from being
+            # recorded; the call that finishes it gets the error.
             with suppress(_RefusedError):
                 self._exchange(
                     Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S
@@ -276,7 +277,7 @@ class CollectorClient:
                     connection.connect(address)
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
-            except BlockingIOError as error:  # as many as may wait are waiting
+            except BlockingIOError as error:  # the queue of waiting connections is full
                 connection.close()
                 if time.monotonic() >= give_up_s:
                     raise TimeoutError("it accepts nobody") from error

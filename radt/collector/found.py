@@ -1,4 +1,4 @@
-"""Look for runs of scripts that no collector has taken up: by their word, or by their folders."""
+"""Find scripts' runs that no collector has taken up, by request files or folders."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from radt.errors import JournalError
 
 log = logging.getLogger(__name__)
 
-#: How often the folders of a home are looked through.
+#: How often to search the folders of a home.
 _LOOK_S = 2.0
-#: A folder this old whose run did not come by itself is not about to.
+#: A run that has left its folder this old without registering is not about to.
 _PATIENCE_S = 10.0
 
 
 class Found:
-    """What was looked at before. For one thread."""
+    """State of earlier searches. Not thread-safe."""
 
     def __init__(self) -> None:
         self._looked_s: dict[Path, float] = {}
-        #: Folders of which nothing is expected any more, by home.
+        #: Folders to skip in further searches, by home.
         self._seen: dict[Path, set[str]] = {}
         self._since_s: dict[Path, float] = {}
 
     def look(self, homes: Iterable[Path]) -> Iterator[Manifest]:
-        """Yield the runs that wait for a collector, each once; the caller knows those it has."""
+        """Yield the runs that wait for a collector, each once; the caller knows its own runs."""
         for folder in asked_for():
             if (manifest := _read(folder)) is not None:
                 yield manifest
@@ -44,14 +44,14 @@ class Found:
         try:
             names = set(os.listdir(runs))  # noqa: PTH208 - of ten thousand runs
         except OSError:
-            return  # the home is gone, or cannot be read now
+            return  # the home is gone or unreadable
         seen = self._seen.setdefault(runs, set())
         seen &= names
         for name in names - seen:
             folder = runs / name
             since_s = self._since_s.setdefault(folder, now_s)
             if now_s - since_s < _PATIENCE_S:
-                continue  # a script writes its word first and comes then
+                continue  # a script writes its request first and registers then
             del self._since_s[folder]
             seen.add(name)
             if (manifest := _read(folder)) is not None:

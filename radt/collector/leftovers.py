@@ -1,9 +1,9 @@
-"""End the runs that a restart of the machine interrupted and read their journals to the end.
+"""End the runs that a reboot interrupted, and read their journals to the end.
 
-A restarted worker remembers its runs; a restart of the machine erases that memory. The store still
-says that the runs are running, and their last values are in their journals. The same is done for
-runs that ended while nobody read their journals, and for those of scripts that no collector ever
-recorded: what they say of themselves (`radt.collector.manifest`) makes their rows.
+A restarted worker continues its runs; a reboot erases its state. The store still has the runs as
+running, and their last values are in their journals. The same applies to runs that ended while no
+process read their journals, and to runs of scripts that no collector ever recorded: these get their
+rows from their manifests (`radt.collector.manifest`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from radt.usage import discard_usage
 log = logging.getLogger(__name__)
 
 REASON = "the machine was restarted"
-#: The end of a script that said nothing of it.
+#: End of a script that recorded no outcome.
 NO_WORD = "its process ended without a word"
 
 
@@ -45,12 +45,11 @@ NO_WORD = "its process ended without a word"
 class Drained:
     """The result of `drain_leftovers`; runs by their ids.
 
-    ``ended`` are runs that a restart had interrupted, ``drained`` those whose journals held data
-    that the store did not have, ``points`` the number of those values. ``unknown`` are journals of
-    runs that the store does not know and that say nothing of themselves: they stay. ``failed`` are
-    runs whose journals could not be read or stored, with the reason; they stay and are retried.
-    ``waiting`` are journals of ended processes that somebody else is to store, such as a collector
-    that is stopped.
+    ``ended`` are runs that a reboot interrupted, ``drained`` those whose journals held data missing
+    from the store, ``points`` the number of those values. ``unknown`` are journals of runs that
+    have neither a row nor a manifest: they stay. ``failed`` are runs whose journals could not be
+    read or stored, with the reason; they stay and are retried. ``waiting`` are journals of ended
+    processes that another process is to store, such as a stopped collector.
     """
 
     ended: tuple[str, ...] = ()
@@ -62,18 +61,18 @@ class Drained:
 
     @property
     def left(self) -> bool:
-        """Whether a journal stays that somebody could have read."""
+        """Return whether a journal remains that could have been read."""
         return bool(self.unknown or self.failed or self.waiting)
 
 
 def drain_leftovers(home: Home) -> Drained:
-    """Move what earlier runs of this machine left in their journals into the store of a folder.
+    """Store the remaining journals of earlier runs on this machine in a data folder's store.
 
     For `radt sync` and the like; the collector does the same when it opens a store. Safe beside a
-    collector and other calls: runs that are being recorded are left alone, and data is stored in
-    one transaction with its journal position, so that nothing comes twice. Then the journals are
-    removed. Ends runs from before the last boot of this machine and those of scripts that ended
-    without a collector, makes the latter's rows, and leaves runs of other hosts.
+    collector and concurrent calls: active runs are skipped, and data is stored in one transaction
+    with its journal position, so that nothing is stored twice. Then the journals are removed. Ends
+    runs from before the last boot of this machine and those of scripts that ended without a
+    collector, creates the latter's rows, and skips runs of other hosts.
 
     Raises:
         StoreError: There is no store, or it cannot be written.
@@ -87,11 +86,11 @@ def drain_leftovers(home: Home) -> Drained:
 
 
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
-    """Do what `drain_leftovers` does, with an open store. A run that fails does not stop others."""
+    """Run `drain_leftovers` with an open store. A run that fails does not stop the others."""
     states = RunStates(runtime_dir() / "runs")
     found = set(_unfinished(home))
     waiting = [
-        run_id  # its collector ends it; until it does, what it left is left
+        run_id  # its collector ends it; until then, its journals stay
         for run_id in found
         if states.has(run_id)
         and not states.owned(run_id)
@@ -106,7 +105,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     runs = {
         run_id: run
         for run_id, run in runs.items()
-        # Whether a run of another machine still runs cannot be known here.
+        # Whether a run of another machine still runs cannot be determined here.
         if run.host == platform.node() and not states.has(run_id)
     }
     ended: list[str] = []
@@ -130,7 +129,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
             leftover.intake.discard()
             discard_usage(home.run_dir(run_id).path)
             forget(folder)
-        # A damaged journal or a full disk must not keep the store from being used.
+        # A damaged journal or a full disk must not make the store unusable.
         except Exception as error:
             log.exception("the remaining data of run %s is not in the store yet", run_id)
             failed[run_id] = str(error)
@@ -156,7 +155,7 @@ class _Stored:
 
 
 class _Leftover:
-    """One run that nobody records."""
+    """A run that no collector records."""
 
     def __init__(
         self, run: RunRecord, home: Home, writer: StoreWriter, reader: StoreReader, clock: Clock
@@ -171,7 +170,7 @@ class _Leftover:
         self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
         metas = self.journals.metas()
         self._boots = {meta.boot_id for meta in metas}
-        # Times of another boot are of another clock, whose offset the journals hold.
+        # Times of another boot belong to another clock, whose offset the journals hold.
         offsets_ns = [meta.offset_ns for meta in metas if meta.boot_id != boot_id()]
         clock = Clock(offsets_ns[0]) if offsets_ns else clock
         self._numbering = Numbering(
@@ -182,9 +181,9 @@ class _Leftover:
         )
 
     def is_over(self, boot_ns: int) -> bool:
-        """Whether no process writes to the run any more.
+        """Return whether no process writes to the run any more.
 
-        A run that nobody has ended is over if it is of an earlier boot. Its journals say so;
+        A run without an end is over if it is from an earlier boot. Its journals record the boot;
         without any, its time decides, which is wrong if the clock was set since.
         """
         if self.journals.being_written:
@@ -192,14 +191,14 @@ class _Leftover:
         if self._run.ended_ns is not None:
             return True
         if self._manifest is not None:
-            # A process that lives and has no journal is about to make one.
+            # A live process without a journal is about to create one.
             return bool(self._boots) or not self._manifest.alive
         if self._boots:
             return boot_id() not in self._boots
         return self._run.created_ns < boot_ns
 
     def make_row(self) -> None:
-        """Make the run's rows from what it says of itself, where no collector has."""
+        """Create the run's rows from its manifest if no collector has."""
         manifest = self._manifest
         if manifest is None or self._run.started_ns is not None:
             return
@@ -213,12 +212,12 @@ class _Leftover:
         )
 
     def drain(self) -> _Stored:
-        """Store what the journals hold beyond the store; raise JournalError or StoreError."""
+        """Store the journals' new data; raise JournalError or StoreError."""
         stored = _Stored()
         more = True
         while more:
             with self._writer.transaction():
-                # Nobody else can write now: whoever drained before has stored its position.
+                # No other process can write now: an earlier drain has stored its position.
                 if not self.journals.stands_at(self._reader.cursors(self._run.run_id)):
                     break
                 part = self.intake.read(final=True)
@@ -252,13 +251,13 @@ class _Leftover:
         writer.seal(run.run_id)
 
     def _outcome(self) -> tuple[RunStatus, str]:
-        """Return what the script's journal says, if the script reached its end."""
+        """Return the outcome in the script's journal, if the script reached its end."""
         finish = self.intake.finish
         return (RunStatus.KILLED, self._why) if finish is None else (finish.status, finish.reason)
 
     @property
     def _why(self) -> str:
-        """Why nobody ended the run."""
+        """Return why the run was never ended."""
         here = self._manifest is not None and self._manifest.boot == boot_id()
         return NO_WORD if here else REASON
 
@@ -277,7 +276,7 @@ class _Leftover:
 def _described(
     home: Home, run_ids: Iterable[str]
 ) -> tuple[dict[str, RunRecord], list[str], dict[str, str]]:
-    """Return the rows of runs that the store does not know, those that do not say, and why not."""
+    """Return the rows of runs unknown to the store, the runs without a manifest, and errors."""
     rows: dict[str, RunRecord] = {}
     unknown: list[str] = []
     failed: dict[str, str] = {}
@@ -298,11 +297,11 @@ def _manifest(home: Home, run_id: str) -> Manifest | None:
     try:
         return Manifest.read(home.run_dir(run_id).path)
     except JournalError:
-        return None  # the run is in the store, which knows all that it says
+        return None  # the run is in the store, which has all of its manifest
 
 
 def _unfinished(home: Home) -> Iterator[str]:
-    """Yield the runs whose folder holds a journal or a manifest; of most all has been read."""
+    """Yield the runs whose folder holds a journal or a manifest; most have been read completely."""
     try:
         with os.scandir(home.path / "runs") as entries:
             folders = [Path(entry.path) for entry in entries]

@@ -1,8 +1,8 @@
-"""What a run without a runner says of itself before its first value: `run.json` in its folder.
+"""The manifest of a run without a runner: `run.json` in its folder, written before its first value.
 
-Whoever finds the folder can record the run from it, whatever became of the collector, its store
-and the runtime folder. It goes when all of the run is in the store. Its lock belongs to whoever
-stores what the run's journals hold. Imports the standard library only.
+With the manifest, any collector can record the run, even if the first collector, its store or the
+runtime folder is gone. It is deleted when the store has all of the run. Its lock belongs to the
+process that stores the run's journals. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from radt.procfs import ProcessId, boot_id, own_start_ticks
 
 MANIFEST_FILE = "run.json"
 FORMAT_VERSION = 1
-#: File systems that know no locks: what others may do there cannot be known.
+#: Error numbers of file systems without locks: whether others hold the run is unknown there.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A run, as the script that began it describes it.
+    """A run, as described by the script that began it.
 
-    ``boot`` and ``start_ticks`` tell its process from all others; ``offset_ns`` added to its
-    monotonic times makes wall-clock times.
+    ``boot`` and ``start_ticks`` identify its process; ``offset_ns`` added to its monotonic times
+    gives wall-clock times.
     """
 
     run: StandaloneRun
@@ -43,18 +43,18 @@ class Manifest:
 
     @classmethod
     def of_this_process(cls, run: StandaloneRun) -> Manifest:
-        """Describe a run of the calling process, without its environment: that may hold secrets."""
+        """Describe a run of the calling process without its environment (it may hold secrets)."""
         run = replace(run, registration=replace(run.registration, env={}))
         return cls(run, boot_id(), own_start_ticks(), Clock.at_hand().offset_ns)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """Return what a run's folder says of it, None if it says nothing.
+        """Return the manifest in a run's folder, None if there is none.
 
-        The folder may have been moved since: the run's store and spool are where it lies now.
+        The folder may have moved since: the run's store and spool are taken from its current place.
 
         Raises:
-            JournalError: It cannot be understood.
+            JournalError: The manifest cannot be parsed.
         """
         path = folder / MANIFEST_FILE
         try:
@@ -79,10 +79,10 @@ class Manifest:
         return cls(replace(run, registration=registration), boot, ticks, offset_ns, version)
 
     def write(self) -> None:
-        """Write it into the run's folder, whole or not at all.
+        """Write it into the run's folder, completely or not at all.
 
         Raises:
-            OSError: There is no room, or the folder cannot be written.
+            OSError: The disk is full, or the folder is not writable.
         """
         path = Path(self.run.registration.spool) / MANIFEST_FILE
         temporary = path.with_suffix(".new")
@@ -97,22 +97,22 @@ class Manifest:
 
     @property
     def owner(self) -> ProcessId:
-        """The script's process."""
+        """Return the script's process."""
         return ProcessId(self.run.pid, self.start_ticks)
 
     @property
     def clock(self) -> Clock:
-        """Its clock, which is another one after a restart of the machine."""
+        """Return its clock, which is another one after a reboot."""
         return Clock(self.offset_ns)
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs, as far as can be seen from here."""
+        """Return whether its process runs, as far as this process can see."""
         return self.boot == boot_id() and self.owner.alive
 
 
 def has_journals(folder: Path) -> bool:
-    """Whether a run's folder holds a journal that was not read to its end.
+    """Return whether a run's folder holds a journal that was not read to its end.
 
     Raises:
         OSError: The folder cannot be read.
@@ -125,27 +125,27 @@ def has_journals(folder: Path) -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Remove what a run says of itself, all of the run being in the store.
+    """Remove the manifest of a run that is completely in the store.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: The file cannot be removed.
     """
     if not has_journals(folder):
         (folder / MANIFEST_FILE).unlink(missing_ok=True)
 
 
 class Claim:
-    """The right to store a run's journals: one process has it, and loses it with its life."""
+    """The exclusive right to store a run's journals; it ends with its process."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / MANIFEST_FILE
         self._descriptor = -1
 
     def take(self) -> bool:
-        """Return whether it is the caller's now; True also where a run says nothing of itself.
+        """Return whether the caller now has the claim; also True for a run without a manifest.
 
         Raises:
-            OSError: The file is there and cannot be opened.
+            OSError: The file exists but cannot be opened.
         """
         if self._descriptor >= 0:
             return True
@@ -167,7 +167,7 @@ class Claim:
         return True
 
     def release(self) -> None:
-        """Give it back; harmless if it was not had."""
+        """Release the claim. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -177,7 +177,7 @@ class Claim:
 
 
 def ask_for_collection(folder: Path) -> None:
-    """Leave word for the collector that a run waits for it, which did not answer.
+    """Leave a request for the collector, which did not respond, to record a run.
 
     Raises:
         OSError, UsageError: The runtime folder cannot be written.
@@ -188,7 +188,7 @@ def ask_for_collection(folder: Path) -> None:
 
 
 def asked_for() -> list[Path]:
-    """Return the folders of the runs that wait for the collector, and forget them."""
+    """Return the folders of the runs that wait for the collector, and remove their requests."""
     waiting = runtime_dir() / "waiting"
     try:
         names = os.listdir(waiting)  # noqa: PTH208 - every second
@@ -199,6 +199,6 @@ def asked_for() -> list[Path]:
         try:
             folders.append(Path(os.readlink(waiting / name)))  # noqa: PTH115
         except OSError:
-            continue  # not a word of ours
+            continue  # not a request of ours
         (waiting / name).unlink(missing_ok=True)
     return folders

@@ -1,4 +1,4 @@
-"""A run's totals as series: what the kernel counted of its processes (`radt.usage`)."""
+"""A run's totals as series: the kernel's accounting of its processes (`radt.usage`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from radt.usage import KERNEL, TOTALS, read_usage
 def total_batches(
     run_dir: Path, numbering: Numbering, started_ns: int, ended_ns: int
 ) -> Iterator[SeriesBatch]:
-    """Yield the totals in a run's folder as points; none if there are none or the store has them.
+    """Yield the totals in a run's folder as points, unless the store has them.
 
     A total is a counter that is 0 as the run starts; a peak is a point at the run's end.
     """

@@ -231,8 +231,7 @@ def _check_orphans(reader: StoreReader) -> Iterator[Finding]:
 
 
 def _orphans_in(table: str) -> str:
-    """Return a query for ids of missing runs. It jumps from id to id in the index, however many
-    rows."""
+    """Return a query for ids of missing runs that jumps from id to id in the index."""
     return (
         f"WITH RECURSIVE ids (id) AS (SELECT MIN(run_id) FROM {table} UNION ALL "  # noqa: S608
         f"SELECT (SELECT MIN(run_id) FROM {table} WHERE run_id > ids.id) FROM ids "

@@ -319,8 +319,7 @@ def time_sorted(samples: Samples) -> Samples:
 
 
 def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Samples:
-    """Return the points from ``start_ns`` to ``end_ns``, both inclusive; the input is in time
-    order."""
+    """Return the points from ``start_ns`` to ``end_ns`` inclusive; the input is in time order."""
     times = samples.times_ns
     start = 0 if start_ns is None else int(np.searchsorted(times, start_ns, side="left"))
     stop = len(times) if end_ns is None else int(np.searchsorted(times, end_ns, side="right"))

@@ -173,8 +173,7 @@ class _DataVersion(Changes):
 
 
 class _FileChanges(Changes):
-    """Detects changes of another user's store, where no connection may stay open; resolution 4
-    ms."""
+    """Detects changes of another user's store without an open connection; resolution 4 ms."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -192,8 +191,7 @@ class _FileChanges(Changes):
 
 
 def statements(sql: str) -> Iterator[str]:
-    """Yield the statements of a script: SQLite's driver executes several only outside of our
-    transaction.
+    """Yield the statements of a script; the driver's executescript would end our transaction.
 
     Raises:
         StoreError: The last statement is incomplete.
