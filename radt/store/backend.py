@@ -112,8 +112,7 @@ class Backend(ABC):
 
     @abstractmethod
     def reader_engine(self) -> Engine:
-        """Return an engine whose transactions are read-only snapshots and never wait for
-        writers."""
+        """Return an engine of read-only snapshots that never wait for writers."""
 
     @abstractmethod
     def changes(self, reader: Engine) -> Changes:

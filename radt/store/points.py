@@ -210,8 +210,7 @@ def _chunks_where(
 def chunks_after(
     connection: Connection, run_id: str, series_no: int, skip: int, limit: int
 ) -> StoredChunks:
-    """Return the chunks that hold ``limit`` points after the first ``skip`` in the order of
-    writing."""
+    """Return the chunks with ``limit`` points after the first ``skip`` in the order of writing."""
     parameters: dict[str, Value] = {
         "run_id": run_id,
         "series_no": series_no,

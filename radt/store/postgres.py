@@ -150,8 +150,7 @@ class PostgresBackend(Backend):
 
 
 class _Revisions(Changes):
-    """Detects changes by revisions: every transaction that writes to a run or workload raises its
-    revision."""
+    """Detects changes by revisions, which every write to a run or workload raises."""
 
     def __init__(self, reader: Engine) -> None:
         self._reader = reader

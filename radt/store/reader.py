@@ -142,8 +142,7 @@ class StoreReader:
         status: RunStatus | None = None,
         run_ids: Sequence[str] | None = None,
     ) -> list[RunRecord]:
-        """Return the runs that meet all given conditions, oldest first, by letter within a
-        workload."""
+        """Return runs that meet all conditions, oldest first, by letter within a workload."""
         conditions = {
             "experiment": experiment,
             "workload_id": workload_id,

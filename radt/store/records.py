@@ -71,8 +71,7 @@ class RunRecord:
 
     @property
     def is_from_mlflow(self) -> bool:
-        """Return whether the run was imported from MLflow, not recorded by radt: it has only
-        MLflow's id."""
+        """Return whether the run was imported from MLflow: it has only MLflow's id."""
         return self.run_id == self.mlflow_run_id
 
 

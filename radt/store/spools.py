@@ -70,8 +70,7 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
 
 
 def has_unread_journals(home: Home, run_id: str) -> bool:
-    """Return whether a run may have data that is not yet in the store: journals are removed once
-    read."""
+    """Return whether a run may have unstored data: journals are removed once read."""
     try:
         names = os.listdir(home.run_dir(run_id).journal)  # noqa: PTH208 - of ten thousand runs
     except (FileNotFoundError, NotADirectoryError):

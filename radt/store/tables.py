@@ -124,8 +124,7 @@ class Table(Generic[RecordT]):
 
 
 def _by_value(enum: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """Return a lookup by value, several times as fast as calling the enum: lists have thousands of
-    runs."""
+    """Return a lookup by value, several times as fast as calling the enum."""
     members = {member.value: member for member in enum}
     return members.__getitem__
 
@@ -271,8 +270,7 @@ def put_experiment(connection: Connection, name: str, created_ns: int) -> None:
 def raise_revisions(
     connection: Connection, run_ids: Collection[str], workload_ids: Collection[str]
 ) -> None:
-    """Raise the revisions of runs and workloads that were written to, in order, so that two writers
-    never deadlock."""
+    """Raise the revisions of written runs and workloads, in order to avoid deadlocks."""
     if run_ids:
         connection.execute(_RAISE_RUN, [{"key": key} for key in sorted(run_ids)])
     if workload_ids:

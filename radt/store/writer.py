@@ -207,8 +207,7 @@ class StoreWriter:
             return False
 
     def end_workload(self, workload_id: str) -> bool:
-        """End a workload with its runs' worst status if all have ended; return whether this call
-        ended it."""
+        """End a workload with its runs' worst status if all have ended; return whether it did."""
         with self._writing() as connection:
             key = {"workload_id": workload_id}
             runs = connection.execute(tables.RUN_ENDS, key).all()
