@@ -1,1 +1,1 @@
-"""Imports of runs that other programs recorded: MLflow, CSV logs."""
+"""Import runs that other programs recorded: MLflow, CSV logs."""

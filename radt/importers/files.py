@@ -1,8 +1,7 @@
-"""Import runs from files of other trackers into the store, as often as one likes.
+"""Import runs from files of other trackers into the store, repeatedly.
 
-A file is read from its start when it changed, and the points that the store has are skipped: their
-number is the place to go on from. The tag `radt.tags.IMPORTED` holds the digest of the files as
-they were, so files that are unchanged are not read.
+A changed file is read from its start, skipping as many points as the store has. The tag
+`radt.tags.IMPORTED` holds the digest of the imported files, so that unchanged files are not read.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, Wo
 from radt.store.writer import StoreWriter
 from radt.tags import IMPORTED
 
-#: Points that are held in memory and written in one transaction.
+#: Points held in memory and written in one transaction.
 _POINTS_PER_TRANSACTION = 200_000
 NS_PER_S = 1_000_000_000
 #: Metric, time in ns since the epoch, value, step or `NO_STEP`.
@@ -36,7 +35,7 @@ Point = tuple[str, int, float, int]
 
 @dataclass(frozen=True, slots=True)
 class FileRun:
-    """A run in files. ``key`` identifies it: it gives the run's id in the store."""
+    """A run in files. ``key`` identifies it and determines the run's id in the store."""
 
     key: str
     experiment: str
@@ -48,7 +47,7 @@ class FileRun:
         return hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
 
     def digest(self) -> str:
-        """Return what changes with the files."""
+        """Return a digest that changes with the files."""
         stats = [
             (str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in self.files
         ]
@@ -57,9 +56,10 @@ class FileRun:
 
 @dataclass(slots=True)
 class Facts:
-    """What a file says besides points; its reader fills it in.
+    """Properties of a file besides its points, filled in by its reader.
 
-    ``started_ns`` and ``ended_ns`` stay None where the points say it. ``problems`` name damage.
+    ``started_ns`` and ``ended_ns`` stay None if the points determine them. ``problems`` describe
+    damage.
     """
 
     status: RunStatus = RunStatus.FINISHED
@@ -78,14 +78,14 @@ class FileSource(Protocol):
 
     @property
     def where(self) -> str:
-        """What was given, for people."""
+        """Return the user's text for the place."""
         ...
 
     def runs(self) -> Sequence[FileRun]:
         """Return all runs.
 
         Raises:
-            UsageError: There are none.
+            UsageError: There are no runs.
         """
         ...
 
@@ -93,7 +93,7 @@ class FileSource(Protocol):
         """Yield the points of a run, each metric in a fixed order, and fill in ``facts``.
 
         Raises:
-            SourceError: Nothing of it can be read.
+            SourceError: The run is unreadable.
         """
         ...
 
@@ -104,7 +104,7 @@ class FileImport:
     Args:
         source: The files.
         writer: The store.
-        progress: Called with the number of runs that are done, and of all.
+        progress: Called with the numbers of finished and of all runs.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class FileImport:
         self._progress = progress
 
     def run(self) -> ImportResult:
-        """Import what is new; of a damaged file what is before the damage.
+        """Import new data; of a damaged file, the part before the damage.
 
         Raises:
             UsageError: There is nothing to import.
@@ -217,7 +217,7 @@ class _RunImport:
         """Keep a point if it is new; return how many were kept.
 
         Raises:
-            SourceError: The file is not the one that was imported.
+            SourceError: The file is not the imported one.
         """
         number = self._numbers.get(metric)
         if number is None:

@@ -1,11 +1,10 @@
-"""Import runs from MLflow into the store: incrementally, and as often as one likes.
+"""Import runs from MLflow into the store, incrementally and repeatedly.
 
-A run is imported under MLflow's id, points in MLflow's order. The store's own counts say how far
-each metric is, so an import that was killed goes on where it was. The tag
-`radt.tags.IMPORTED` comes last: it says what MLflow's run looked like when all of it was
-here, and a run that still looks like that is not read again. Runs that radt recorded are imported
-from their archives, in full resolution, unless the store has them from elsewhere. What is deleted
-in MLflow stays in the store.
+A run is imported under MLflow's id, with points in MLflow's order. The store's counts show the
+progress of each metric, so a killed import resumes. The tag `radt.tags.IMPORTED` comes last: it
+holds a digest of MLflow's completely imported run, and a run with the same digest is not read
+again. Runs that radt recorded are imported from their archives, in full resolution, unless the
+store has them from elsewhere. Runs deleted in MLflow stay in the store.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _INCOMPLETE = "incomplete"
 
 
 class MlflowImport:
-    """Imports from one MLflow into one store; `run` may be called again and again.
+    """Imports from one MLflow into one store; `run` may be called repeatedly.
 
     Args:
-        source: Connected.
+        source: A connected reader.
         writer: The store.
-        experiments: Names of those to import; all without any.
-        progress: Called with the number of runs that are done, and of all.
+        experiments: Names of the experiments to import; empty for all.
+        progress: Called with the numbers of finished and of all runs.
     """
 
     def __init__(
@@ -51,14 +50,14 @@ class MlflowImport:
         self._writer = writer
         self._experiments = experiments
         self._progress = progress
-        #: Digests of ended runs without an archive, which comes before a run ends in MLflow.
+        #: Digests of ended runs without an archive, which should precede a run's end in MLflow.
         self._without_archive: dict[str, str] = {}
 
     def run(self) -> ImportResult:
-        """Import what is new, the newest runs first and archives last.
+        """Import new data, the newest runs first and archives last.
 
         Raises:
-            TrackingError: MLflow does not answer.
+            TrackingError: MLflow does not respond.
             StoreError: The store cannot be written.
         """
         result = ImportResult()
@@ -82,7 +81,7 @@ class MlflowImport:
                     points = histories.get(run_id, {})
                     try:
                         RunImport(self._source, self._writer, reader, pool, place, points).run()
-                    except (RefusedError, CodecError) as error:  # of this run only
+                    except (RefusedError, CodecError) as error:  # concerns only this run
                         result.failed.append((run_id, error))
                     else:
                         result.updated += run_id in known
@@ -97,7 +96,7 @@ class MlflowImport:
     def _histories(
         self, pool: ThreadPoolExecutor, places: Sequence[Placed]
     ) -> dict[str, dict[str, Samples]]:
-        """Return the points of new runs by run and metric, where few requests give them."""
+        """Return the points of new runs by run and metric if few requests return them all."""
         run_ids: dict[str, list[str]] = {}
         for place in places:
             for metric in place.mlflow.metrics:
@@ -115,7 +114,7 @@ class MlflowImport:
     ) -> tuple[list[Placed], list[MlflowRun]]:
         """Return the runs to import from MLflow's metrics, and those to import from archives.
 
-        A run that the store has and that was not imported is recorded there: it is left alone.
+        A run in the store that was not imported was recorded there and is skipped.
         """
         placed: list[Placed] = []
         archived: list[MlflowRun] = []
@@ -137,7 +136,7 @@ class MlflowImport:
         return placed, archived
 
     def _update_workloads(self, reader: StoreReader, placed: Sequence[Placed]) -> None:
-        """Write the workloads whose status changed though none of their runs did."""
+        """Write workloads whose status changed although none of their runs did."""
         stored = {workload.workload_id: workload for workload in reader.workloads()}
         wanted = {place.workload.workload_id: place.workload for place in placed}
         for workload in wanted.values():
@@ -164,7 +163,7 @@ class MlflowImport:
             if before == state and not manifest.complete:
                 result.unchanged += 1
                 return
-            # First of all: a run without this tag is taken for one that was recorded here.
+            # First: a run without this tag counts as recorded here.
             self._writer.put_tags(run_id, {IMPORTED: _INCOMPLETE})
             imported = import_archive(archive, self._writer)
             self._writer.put_tags(run_id, {IMPORTED: run.digest if manifest.complete else state})
@@ -179,9 +178,8 @@ class MlflowImport:
 
 
 def _check_is_of(run_id: str, archive: Archive) -> None:
-    """
-    Raises:
-        ArchiveError: Somebody has copied the archive of another run there.
+    """Raises:
+    ArchiveError: The archive belongs to another run.
     """
     archived_id = archive.manifest.run.run_id
     if archived_id != run_id:

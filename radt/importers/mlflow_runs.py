@@ -1,9 +1,9 @@
-"""Runs of MLflow as experiments, workloads and runs of the store.
+"""Map runs of MLflow to experiments, workloads and runs of the store.
 
-Runs with nested runs become workloads, and the nested runs their runs; a parent with metrics of its
-own is one of these runs, too. Every other run is a workload of its own. A parent that is deleted,
-or in another experiment, groups nothing. A run that was imported keeps its workload, label and
-letter, whatever comes later.
+Runs with nested runs become workloads, and the nested runs their runs; a parent with its own
+metrics is one of these runs, too. Every other run is a separate workload. A parent that is deleted,
+or in another experiment, does not form a workload. An imported run keeps its workload, label and
+letter.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class MlflowRun:
-    """A run of MLflow, without what takes much memory.
+    """A run of MLflow, without its large data.
 
     ``digest`` changes with the run's status, parameters, tags and last points. ``tags`` are only
-    those that are read here.
+    those read here.
     """
 
     mlflow_id: str
@@ -53,12 +53,12 @@ class MlflowRun:
 
     @property
     def is_of_radt(self) -> bool:
-        """Whether radt recorded it: a run or, as the parent of its runs, a workload."""
+        """Return whether radt recorded it, as a run or as a workload (the parent of its runs)."""
         return bool(self.tags.get(RUN_ID) or self.tags.get(WORKLOAD_ID))
 
     @property
     def radt_run_id(self) -> str:
-        """radt's id of the run; empty if radt did not record it."""
+        """Return radt's id of the run; empty if radt did not record it."""
         return self.tags.get(RUN_ID, "")
 
     @property
@@ -75,13 +75,13 @@ class MlflowRun:
 
     @property
     def end_ns(self) -> int | None:
-        """When it ended, as far as anybody knows; None while it runs."""
+        """Return the time when it ended, as far as known; None while it runs."""
         if not self.run_status.ended:
             return None
         return self.started_ns if self.ended_ns is None else self.ended_ns
 
     def workload(self, label: str, tracking_uri: str) -> WorkloadRecord:
-        """Return the workload that it stands for."""
+        """Return the workload that it represents."""
         return WorkloadRecord(
             self.mlflow_id,
             self.experiment,
@@ -95,9 +95,9 @@ class MlflowRun:
         )
 
     def run(self, workload: WorkloadRecord, letter: str) -> RunRecord:
-        """Return its record in a workload. MLflow does not know on which devices it ran."""
+        """Return its record in a workload. MLflow does not know the devices it ran on."""
         command = self.tags.get(MLFLOW_SOURCE_NAME, "")
-        # The name of a run on its own is its workload's label; its script says more.
+        # A single run's name is its workload's label; its script is more informative.
         is_head = workload.workload_id == self.mlflow_id
         record = RunRecord(
             self.mlflow_id,
@@ -115,7 +115,7 @@ class MlflowRun:
         return self.updated(record)
 
     def updated(self, record: RunRecord) -> RunRecord:
-        """Return a record of this run as it is now."""
+        """Return a record of this run in its current state."""
         status = self.run_status
         return replace(
             record,
@@ -144,9 +144,9 @@ def place_runs(
 
     Args:
         listing: Runs of MLflow that radt did not record.
-        stored_runs: Runs that the store has already, those of this experiment among them.
+        stored_runs: Runs in the store, including those of this experiment.
         stored_workloads: All workloads of the store.
-        tracking_uri: Where the runs come from, without password.
+        tracking_uri: Source of the runs, without password.
     """
     known_runs = {run.run_id: run for run in stored_runs}
     workloads = {workload.workload_id: workload for workload in stored_workloads}
@@ -185,7 +185,7 @@ def place_runs(
 
 
 def _groups(ordered: Sequence[MlflowRun]) -> Iterable[tuple[MlflowRun, Sequence[MlflowRun]]]:
-    """Return the runs that form a workload, each group with the run that gives it its name."""
+    """Return the runs that form a workload, each group with the run that names it."""
     by_id = {run.mlflow_id: run for run in ordered}
     parents: dict[str, str] = {}
     for run in ordered:
@@ -203,14 +203,14 @@ def _groups(ordered: Sequence[MlflowRun]) -> Iterable[tuple[MlflowRun, Sequence[
 
 
 def labels(title: str) -> Iterable[str]:
-    """Yield a run's name, then with numbers: many runs are called ``train``."""
+    """Yield a run's name, then the name with numbers, as many runs are called ``train``."""
     yield title
     for number in count(2):
         yield f"{title} ({number})"
 
 
 def letter_of(index: int) -> str:
-    """Return the letter of a run by its place in the workload: a … z, aa, ab …
+    """Return the letter of a run by its position in the workload: a … z, aa, ab …
 
     >>> [letter_of(index) for index in (0, 25, 26, 701, 702)]
     ['a', 'z', 'aa', 'zz', 'aaa']

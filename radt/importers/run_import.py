@@ -2,7 +2,7 @@
 
 System metrics get their unit and device from their name, as MLflow documents them
 (https://mlflow.org/docs/latest/ml/tracking/system-metrics and ``mlflow/system_metrics``). Names and
-values stay as MLflow has them; what it does not document has no unit here.
+values stay as in MLflow; undocumented metrics have no unit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
 from radt.tags import IMPORTED
 
-#: The ``listener`` of what MLflow itself has measured.
+#: The ``listener`` of MLflow's own measurements.
 MLFLOW = "mlflow"
 
 _PREFIX = "system/"
@@ -60,7 +60,7 @@ _OF_OTHERS = "MLflow read it"
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a metric of MLflow is. ``entity`` is the device, with the machine where it is named.
+    """Meaning of an MLflow metric. ``entity`` is the device, with the machine if it is named.
 
     ``metric`` is one name for all devices: ``system/gpu_utilization_percentage``.
     """
@@ -74,7 +74,7 @@ class Meaning:
 
 
 def meaning(key: str) -> Meaning:
-    """Return what a key stands for; of others than system metrics it is only a name.
+    """Return the meaning of a key; only system metrics have more than a name.
 
     >>> meaning("system/gpu_1_power_usage_watts").entity
     'gpu1'
@@ -93,21 +93,21 @@ def meaning(key: str) -> Meaning:
     return Meaning(key)
 
 
-#: Metrics that are read at the same time.
+#: Number of metrics that are read at the same time.
 THREADS = 8
-#: Points that are held in memory and written in one transaction, about.
+#: Approximate number of points held in memory and written in one transaction.
 _POINTS_PER_TRANSACTION = 400_000
-#: A run that another importer changed meanwhile is begun again so often.
+#: Maximum number of restarts for a run that another importer changes meanwhile.
 _TRIES = 5
 
 
 class _ChangedError(StoreError):
-    """Somebody else imports the same run."""
+    """Another process imports the same run."""
 
 
 @dataclass(slots=True)
 class _Metric:
-    """A metric of the run, and how many of its points the store has."""
+    """A metric of the run, and the number of its points in the store."""
 
     key: str
     series: SeriesRecord
@@ -120,12 +120,12 @@ class RunImport:
     """Imports one run from its metrics.
 
     Args:
-        source: Connected.
+        source: A connected reader.
         writer: The store.
-        reader: Of the same store.
+        reader: A reader of the same store.
         pool: Reads several metrics at a time.
         place: The run and where it belongs.
-        histories: Points by metric that were read since it was listed.
+        histories: Points by metric that were read since the run was listed.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class RunImport:
         self._batches: list[SeriesBatch] = []
 
     def run(self) -> None:
-        """Import what is new of it; again from the start if another importer was faster."""
+        """Import its new data; restart if another importer was faster."""
         for left in reversed(range(_TRIES)):
             try:
                 self._import()
@@ -162,7 +162,7 @@ class RunImport:
     def _import(self) -> None:
         mlflow, run = self._source.details(self._run_id, self._place.mlflow.experiment)
         if mlflow.digest != self._place.mlflow.digest:
-            self._histories = {}  # it went on meanwhile
+            self._histories = {}  # it continued meanwhile
         last = last_points(run)
         self._counts = self._reader.point_counts(self._run_id)
         self._metrics = self._numbered(sorted(last))
@@ -171,7 +171,7 @@ class RunImport:
         waiting = [
             metric
             for metric in self._metrics
-            # Of a run that has ended all are looked at: MLflow's last point is that of the highest
+            # All metrics of an ended run are checked: MLflow's last point is that of the highest
             # step, and others may have come later.
             if ended or metric.is_new or not self._has(metric, last[metric.key])
         ]
@@ -212,7 +212,7 @@ class RunImport:
         record = self._place.record
         entity = means.entity
         if means.scope is not Scope.RUN and record.workload_id != record.run_id:
-            # MLflow does not say which runs of a workload share a machine.
+            # MLflow does not record which runs of a workload share a machine.
             entity = f"{entity} {record.letter}".strip()
         return SeriesRecord(
             self._run_id,
@@ -246,7 +246,7 @@ class RunImport:
             else:  # earlier points came late
                 samples, more = self._lacking(metric), False
         steps = samples.steps
-        # MLflow has step 0 where none was given.
+        # MLflow stores step 0 for a missing step.
         metric.has_steps |= steps is not None and bool(
             steps.any() or (not first and len(steps) == 1)
         )
@@ -265,11 +265,11 @@ class RunImport:
         except RefusedError:
             if not first:
                 raise
-            # Servers of an older MLflow have no pages: all points come at once.
+            # Older MLflow servers have no pages: all points come at once.
             return self._source.history(self._run_id, metric.key, 0)
 
     def _stored(self, metric: _Metric, first: int, limit: int = 1) -> Samples:
-        """Return points that the store has, those not yet written among them."""
+        """Return points of the store, including those not yet written."""
         number = metric.series.series_no
         committed = self._counts.get(number, 0)
         parts = [batch.samples for batch in self._batches if batch.series_no == number]
@@ -281,7 +281,7 @@ class RunImport:
         return sliced(joined(parts), 0, limit)
 
     def _lacking(self, metric: _Metric) -> Samples:
-        """Return the points of a metric that the store lacks, wherever they are."""
+        """Return the points of a metric that the store lacks, in any position."""
         pages = []
         first, more = 0, True
         while more:
@@ -326,7 +326,7 @@ class RunImport:
         self._writer.put_tags(self._run_id, {**run.data.tags, IMPORTED: mlflow.digest})
         if record != known:
             self._writer.put_run(record)
-        # It came from MLflow: nothing of it is delivered there.
+        # It comes from MLflow, so it is not delivered there.
         self._writer.mark_workload_delivered(record.workload_id)
         self._writer.mark_run_delivered(self._run_id)
 
@@ -336,7 +336,7 @@ def _identity(series: SeriesRecord) -> tuple[str, ...]:
 
 
 def _points(samples: Samples) -> list[tuple[int, int, int]]:
-    """Return points as time, value (its bits) and step, with 0 for none as MLflow has it."""
+    """Return points as time, value (its bits) and step, with 0 for a missing step as in MLflow."""
     values = np.where(np.isnan(samples.values), np.nan, samples.values) + 0.0
     steps = np.zeros(len(samples), dtype=np.int64) if samples.steps is None else samples.steps
     steps = np.where(steps == NO_STEP, 0, steps)

@@ -1,4 +1,4 @@
-"""A report as JSON, exact: numbers are those of the store, and read back as the same.
+"""A report as JSON with the store's exact numbers.
 
 Version 1, an object::
 
@@ -46,7 +46,7 @@ FORMAT, VERSION = "radt-report", 1
 
 
 def json_text(document: object) -> str:
-    """Return a document as JSON, in which infinity and NaN become null."""
+    """Return a document as JSON, with null for infinity and NaN."""
     return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
