@@ -24,7 +24,7 @@ _DISTURBED = 0.15
 class MissingMeasurement:
     """A measurement of a model that advice needs.
 
-    ``key`` is None where no run of that model helps; ``to_run`` says that some run helps.
+    ``key`` is None if no run of that model helps; ``to_run``: some run helps.
     """
 
     name: str

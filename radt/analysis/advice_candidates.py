@@ -42,7 +42,7 @@ def candidates_of(
         measurements: Measurements of the experiment.
         named: Workloads of the experiment's file.
         separate: Only candidates that isolate runs: MIG.
-        margin: Share of an instance's memory to leave free.
+        margin: Share of an instance's memory to keep free.
     """
     by_identity: dict[object, Candidate] = {}
     measured = [workload.candidate for workload in measurements.measured]

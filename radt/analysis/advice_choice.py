@@ -58,7 +58,7 @@ class Recommendation:
 def recommend(
     solos: Sequence[Solo], predictions: Sequence[Prediction], facts: Facts, preferences: Preferences
 ) -> list[Recommendation]:
-    """Return one for each model, and one for the best mix of each device if it gains enough."""
+    """Return a recommendation per model, and for each device's best mix if it gains enough."""
     recommendations = []
     for solo in solos:
         own = [

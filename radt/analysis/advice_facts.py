@@ -267,7 +267,7 @@ _INSTANCES = {
 
 @dataclass(frozen=True, slots=True)
 class MigGpu:
-    """A GPU with MIG. ``from_driver`` says that its driver listed the profiles."""
+    """A GPU with MIG. ``from_driver``: its driver listed the profiles."""
 
     card: Card
     from_driver: bool = False
@@ -287,7 +287,7 @@ class MigGpu:
     def plain(self) -> Sequence[InstanceProfile]:
         """Return profiles without media extensions, smallest first.
 
-        The profile of the whole GPU is left out: it shares the GPU with nobody.
+        The profile of the whole GPU is excluded, as it cannot share the GPU.
         """
         return sorted(
             (

@@ -20,7 +20,7 @@ class Resource(StrEnum):
 
     SM = "SM activity"  # share of the SMs' time with at least one warp
     KERNEL = "kernel time"  # share of time in which any kernel ran
-    DRAM = "memory bandwidth"  # of the device
+    DRAM = "memory bandwidth"  # share of the device's
     CORES = "CPU"  # cores used, of the machine's
 
 
@@ -35,7 +35,7 @@ class Method(StrEnum):
 
 
 class Goal(StrEnum):
-    """What to optimise."""
+    """Goal of the optimisation."""
 
     THROUGHPUT = "throughput"  # most work in the same time
     LATENCY = "latency"  # each run as fast as alone, or nearly

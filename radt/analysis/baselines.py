@@ -253,8 +253,7 @@ def makespan_values(
 def _durations_alone(
     baseline: Baseline | None, epochs: Sequence[int]
 ) -> tuple[list[float], bool] | None:
-    """Return a row's time alone for each repeat, and whether it is adjusted to another number of
-    epochs.
+    """Return a row's time alone per repeat, and whether its number of epochs was adjusted.
 
     Rows with the same file and parameters do the same work, unless a limit of time or epochs cut
     one of them short. Each additional or missing epoch then counts as one of the baseline, without

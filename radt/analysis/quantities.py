@@ -73,7 +73,7 @@ class Reading(StrEnum):
 
     MEAN = "mean"
     PEAK = "peak"
-    HIGHEST = "highest"  # of all samples of the run, also outside the window
+    HIGHEST = "highest"  # maximum of all samples of the run, also outside the window
     TOTAL = "total"  # the kernel's total over the whole run
     RATE = "rate"  # increase of a counter per second; mean of a gauge
     DERIVED = "derived"  # computed from other quantities

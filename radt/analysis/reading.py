@@ -211,7 +211,7 @@ def gauge_stats(
         if not inside.any():
             continue
         values = samples.values[inside]
-        # The remaining points of a thinned chunk stand for all of it.
+        # The remaining points of a thinned chunk represent all of it.
         weight = header.finite_count * float(inside.sum()) / float(finite.sum())
         add(header.key, weight, float(values.mean()) * weight, float(values.max()))
     return {

@@ -127,8 +127,7 @@ class JournalIntake:
         )
 
     def read(self, *, final: bool) -> JournalPart:
-        """Read new records; ``final`` if the processes are gone, so that there is nothing to wait
-        for.
+        """Read new records; ``final``: the processes have exited, so nothing more will follow.
 
         Raises:
             JournalError: A journal is damaged.

@@ -2,7 +2,7 @@
 
 ::
 
-    RUNTIME_DIR/created/KIND-ID.json     one thing: what it is, who owns it, what the driver said
+    RUNTIME_DIR/created/KIND-ID.json     one object: its kind, its owner, details of the driver
 
 An entry is on disk before its object is created (`Ledger.intend`), gets the object's ids once they
 are known (`Entry.confirm`) and is removed with the object (`Entry.done`). A runner that is killed

@@ -5,10 +5,10 @@
     journal/                    one a run (`radt.home.RunDir.journal`)
     ├── labels/                 claimed process labels: main, child 1, …
     └── PID-RANDOM/             one a process
-        ├── meta.json           who writes here (`JournalMeta`)
+        ├── meta.json           the writing process (`JournalMeta`)
         ├── events.jsonl        names, params, tags, how it ended: a line each, JSON and a checksum
         ├── segment-000000.bin  a head, and 32-byte records in the order of their slots
-        └── closed              there once the process has said all: how much it was (`End`)
+        └── closed              written last: the size of its content (`End`)
 
 A record is eight-byte aligned, little-endian: monotonic ns (i64), step (i64), value (f64), name id
 (u32), kind (u32). The kind is written last; while it is 0 the record does not exist: it is

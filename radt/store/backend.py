@@ -19,8 +19,7 @@ from radt.masking import is_postgres, masked, with_driver
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Address of a store: ``path`` of a file, or ``uri`` of a Postgres database with psycopg2 as
-    driver.
+    """Address of a store: ``path`` of a file, or ``uri`` of a Postgres database (psycopg2).
 
     Passwords need not be in the URI: libpq also takes them from ``PGPASSWORD``, from ``~/.pgpass``
     or ``PGPASSFILE``, and from the file that ``?passfile=`` names.

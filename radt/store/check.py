@@ -292,7 +292,7 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
 def _received_cause(
     listener: str, received: int, points: Sequence[int], total: int, has_gaps: bool
 ) -> str:
-    """Return what is wrong with the points of a listener's regular series, or an empty text.
+    """Return the error in the points of a listener's regular series, or an empty text.
 
     Each reading adds at most one point to most series. A reading that adds none to any series is
     covered by a gap with its reason.

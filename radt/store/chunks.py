@@ -202,7 +202,7 @@ def checked(samples: Samples) -> Samples:
     """Return the samples with the types the codec relies on.
 
     Raises:
-        StoreError: Columns differ in length or in type from what `Samples` says.
+        StoreError: Columns differ in length, or in type from `Samples`.
     """
     times, values, steps = samples.times_ns, samples.values, samples.steps
     if times.dtype != np.int64 or (steps is not None and steps.dtype != np.int64):
@@ -375,8 +375,7 @@ def _statistics(
 
 
 def decoded(chunks: Sequence[ChunkData]) -> Samples:
-    """Return the points of all chunks in sequence; chunks without steps get `NO_STEP` if any has
-    steps.
+    """Return the points of all chunks in sequence, with `NO_STEP` for chunks without steps.
 
     Raises:
         CodecError: A chunk is damaged.

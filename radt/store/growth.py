@@ -145,8 +145,8 @@ class Mark:
 class Growth:
     """New points: those of the chunks except the first ``skip``.
 
-    ``anew``: these are all points from the first on, because earlier ones have changed. ``more``:
-    there are more to read.
+    ``anew``: all points from the first on, because earlier ones have changed. ``more``: there are
+    more to read.
     """
 
     chunks: tuple[chunks.ChunkData, ...]

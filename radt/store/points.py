@@ -225,8 +225,7 @@ def chunks_after(
 def mean_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> float | None:
-    """Return the mean of the finite values from ``start_ns`` to ``end_ns`` inclusive; None without
-    any.
+    """Return the mean of finite values from ``start_ns`` to ``end_ns`` inclusive, if any.
 
     Chunks within the range count by their headers. For a thinned series, the mean is exact at its
     cuts (`radt.store.thinning`); elsewhere a chunk's remaining points stand for all of it.

@@ -49,7 +49,7 @@ _TEMPORARY = ("SQLITE_TMPDIR", "TMPDIR")
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Free pages after `give_back`; ``reason`` says why some remain, and is empty if none do."""
+    """Free pages after `give_back`; ``reason`` is why some remain, empty if none do."""
 
     given_back_bytes: int = 0
     left_bytes: int = 0
@@ -188,8 +188,7 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A run that is old enough to prune. ``held_back`` says why it needs an explicit request, if
-    so.
+    """A run old enough to prune. ``held_back`` is why it needs an explicit request, if so.
 
     ``size_bytes`` is the size of its samples; ``files_elsewhere``: MLflow has all files of the
     run's folder.

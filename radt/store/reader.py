@@ -292,8 +292,7 @@ class StoreReader:
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> float | None:
-        """Return the mean of the finite values in a range of time, mostly from headers; None
-        without any.
+        """Return the mean of finite values in a range of time, mostly from headers, if any.
 
         See `radt.store.points.mean_between`.
 

@@ -38,8 +38,7 @@ def spooled_runs(home: Home) -> Iterator[str]:
 
 
 def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
-    """Return folders of runs that are missing from the store, and runs whose folder is gone too
-    early.
+    """Return folders of runs missing from the store, and runs whose folder is gone too early.
 
     Raises:
         StoreError: The store cannot be read.

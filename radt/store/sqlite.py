@@ -65,8 +65,7 @@ class SqliteBackend(Backend):
             self.path.touch(mode=0o600, exist_ok=False)
 
     def writer_engine(self) -> Engine:
-        """Return an engine with one connection shared by all threads (the writer locks its
-        transactions).
+        """Return an engine with one connection for all threads (the writer locks it).
 
         Transactions begin IMMEDIATE: one that begins as a reader cannot become a writer after
         another commit, however long it waits.
@@ -81,8 +80,7 @@ class SqliteBackend(Backend):
         return engine
 
     def reader_engine(self) -> Engine:
-        """Return an engine for readers: they see committed rows, never wait for writers, cannot
-        write.
+        """Return a read-only engine that sees committed rows and never waits for writers.
 
         Opened ``mode=rw``, which creates no file but lets the first reader after a crash recover
         the write-ahead log.

@@ -9,7 +9,7 @@
     ├── markers.npz          which markers are in the parts, to find those that changed since
     ├── samples/             parts that wait to be delivered
     ├── markers-00001.parquet
-    └── lock                 held by whoever writes parts, or delivers them
+    └── lock                 held by the process that writes or delivers parts
 
 Parts become valid when the manifest is replaced: parts left by a killed writer are overwritten
 under the same names.
@@ -152,8 +152,7 @@ class ArchiveSpool:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _stamp(self) -> str:
-        """Return a stamp that distinguishes a manifest from its predecessor; empty without a
-        manifest.
+        """Return a stamp that identifies the manifest; empty without one.
 
         Its time alone is not enough: the wall clock may be set back.
         """

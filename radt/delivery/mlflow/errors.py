@@ -352,8 +352,7 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
 
 
 def retry_after(header: str | None, date: str | None = None) -> float | None:
-    """Return the seconds that a ``Retry-After`` header requests (RFC 9110, 10.2.3); None if
-    invalid.
+    """Return the seconds in a ``Retry-After`` header (RFC 9110, 10.2.3); None if invalid.
 
     A time refers to the server's clock, whose current time is in the header ``Date``.
 

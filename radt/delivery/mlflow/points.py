@@ -125,8 +125,7 @@ def hardware_means(
     since_ns: int,
     final: bool,
 ) -> Means:
-    """Return means over stretches of `MEAN_INTERVAL_S` since ``origin_ns``; for a counter, of its
-    rate.
+    """Return means (of a counter's rate) over `MEAN_INTERVAL_S` each, since ``origin_ns``.
 
     A stretch is over when a later sample exists, or when the series has ended (``final``). The step
     is the stretch's end in seconds since ``origin_ns``. Non-finite values are ignored; a stretch

@@ -233,8 +233,7 @@ def _user_name() -> str:
 
 
 def ensure_experiment(target: MlflowTarget, text: str) -> str:
-    """Return the id of the MLflow experiment for the Experiment column's text, creating it if
-    needed.
+    """Return the id of the Experiment column's MLflow experiment, creating it if needed.
 
     A number is an id, as in the original radT; an unknown id is used as a name, because losing the
     run would be worse. A deleted experiment is restored, because it is in use again and MLflow

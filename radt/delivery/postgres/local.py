@@ -174,8 +174,7 @@ class LocalStore:
     def points_after(
         self, run_id: str, skip: Mapping[int, int], limit: int
     ) -> dict[int, StoredChunks]:
-        """Return chunks with at most about ``limit`` points of each series after its first
-        ``skip``.
+        """Return chunks with about ``limit`` points of each series after its first ``skip``.
 
         All from one snapshot: series that were read together then have equally many points.
         """

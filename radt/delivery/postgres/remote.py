@@ -172,7 +172,7 @@ class Remote:
         self._opened = None
         self._engine.dispose()
 
-    # -- what is there ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def progress(self, run_ids: Sequence[str]) -> dict[str, RunProgress]:
         """Return the copied parts of runs, all from one snapshot."""
@@ -204,8 +204,7 @@ class Remote:
             return contents(connection, run_ids)
 
     def settled(self, run_id: str, cuts: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Return where series can be cut, at or before the given chunk numbers, and the points left
-        then.
+        """Return where series can be cut at or before these chunks, and the points left then.
 
         Chunks that have their times in a deleted one are deleted, too.
         """
@@ -222,7 +221,7 @@ class Remote:
             left = {int(number): int(count) for number, count in cursor.fetchall()}
         return cuts, left
 
-    # -- what is added ----------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def ship(self, shipment: Shipment) -> Outcome:
         """Write a shipment, all or nothing.
@@ -278,7 +277,7 @@ class Remote:
                 cursor.execute(_DELETE, _columns(shipment.cuts))
         chunks.insert(connection, shipment.chunks)
 
-    # -- how --------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     @contextmanager
     def _transaction(self, seconds: float = _PATIENCE_S) -> Iterator[Connection]:

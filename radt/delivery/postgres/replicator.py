@@ -207,7 +207,7 @@ class Replicator:
             self._had_problem = True
             log.warning("%s", masked(why))
 
-    # -- what is copied --------------------------------------------------------------------------
+    # -- copying ----------------------------------------------------------------------------------
 
     def _copy_workloads(self) -> None:
         due = self._workloads
