@@ -20,7 +20,7 @@ class Resource(StrEnum):
 
     SM = "SM activity"  # share of the SMs' time with at least one warp
     KERNEL = "kernel time"  # share of time in which any kernel ran
-    DRAM = "memory bandwidth"  # share of the device's
+    DRAM = "memory bandwidth"  # share of the device's bandwidth
     CORES = "CPU"  # cores used, of the machine's
 
 

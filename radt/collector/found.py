@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 #: How often to search the folders of a home.
 _LOOK_S = 2.0
-#: A run that has left its folder this old without registering is not about to.
+#: Time for a script to register its run after the folder appears.
 _PATIENCE_S = 10.0
 
 

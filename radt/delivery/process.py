@@ -141,7 +141,7 @@ class Queues:
     def start(self, task: Task) -> bool:
         """Start a task if a worker is free and no other task of its subject is running.
 
-        Waits until outcomes were fetched, as they may show that all deliveries fail at present.
+        Starts none before all outcomes were fetched, as they may show that all deliveries fail.
         """
         queue = task.queue if task.queue in self._pools else next(iter(self._pools))
         with self._lock:

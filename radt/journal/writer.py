@@ -97,7 +97,7 @@ class JournalWriter:
         self._disk_owner = 0
         self._deferred: deque[Callable[[], None]] = deque()
 
-    # What scripts say ------------------------------------------------------------------------
+    # -- logging --------------------------------------------------------------------------------
 
     def _fast_path(self) -> LogScalar:
         """Return a closure, which finds its variables without looking into the instance."""

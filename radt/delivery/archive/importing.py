@@ -122,9 +122,9 @@ class _Import:
         return next(iter(self.reader.runs(run_ids=[self.run_id])), None)
 
     def _rows_count(self, stored: RunRecord | None, counts: dict[int, int]) -> bool:
-        """Return whether the archive's rows of the run are newer than the store's.
+        """Return whether the archive's rows of the run take precedence over the store's.
 
-        They are not if the store has the run's end, or more of its points.
+        They do not if the store has the run's end, or more of its points.
         """
         if stored is None or self.manifest.complete:
             return True
