@@ -1,4 +1,4 @@
-"""A report as CSV, tidy: one value a row, with its interval, all digits.
+"""A report as CSV, tidy: one value per row, with its interval, all digits.
 
 Columns: ``experiment``, ``workload``, ``machine``, ``of`` (``runs`` or ``workload``: whose value it
 is), ``runs`` (how many, empty for a workload's), ``name``, ``status``, ``quantity``, ``value``,

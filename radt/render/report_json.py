@@ -5,29 +5,29 @@ Version 1, an object::
     format       "radt-report"
     version      1; a later one may change what is here, additions keep it
     experiments  names
-    window       what of each run counts, in words, by experiment
+    window       the part of each run that counts, in words, by experiment
     confidence   of all intervals: 0.95
     quantities   by name: title, unit (UCUM; "x" for a factor), of ("runs", "workload"),
                  combine ("mean", "sum": of rows or devices), explanation
-    workloads    experiment, label, machine, ids (of the starts that stand for it, newest last),
+    workloads    experiment, label, machine, ids (of its starts that count, newest last),
                  values, groups
-      energy     gpus_j (each GPU once), rest_j (given to no run), runs: letter, name,
-                 estimated_j, method; null where it was not measured
+      energy     gpus_j (each GPU once), rest_j (assigned to no run), runs: letter, name,
+                 estimated_j, method; null if not measured
       values     by quantity, see below; those of its devices, whoever used them meanwhile
       groups     like runs together: name, status, repeats, runs, values
         runs     id, letter, name, status, repeats, end_reason
-    interference one an experiment: experiment, rows (models), columns (what ran beside them),
-                 cells (rows of values or null; the worst where several workloads had it)
-    tracker      what recording cost, one an experiment: experiment, cpu_s (of the collector, while
-                 workloads ran), workload_s (how long these took), unknown (starts that do not know
-                 it), journal_bytes (null where unknown), listeners: name, readings, sampling_s (all
-                 readings), longest_s, recorded_s (the time over which it read)
-    notes        sentences: poor start skew, missing samples, what was left out, rules of estimates
+    interference one per experiment: experiment, rows (models), columns (their neighbours),
+                 cells (rows of values or null; the worst if several workloads have it)
+    tracker      overhead, one per experiment: experiment, cpu_s (of the collector, while
+                 workloads ran), workload_s (their duration), unknown (number of starts without
+                 it), journal_bytes (null if unknown), listeners: name, readings, sampling_s (all
+                 readings), longest_s, recorded_s (the time during which it read)
+    notes        sentences: poor start skew, missing samples, omissions, rules of estimates
 
 A value: ``mean``, ``low`` and ``high`` (confidence interval of the mean, null for one repeat),
-``n`` (repeats), ``repeats`` (one value each), ``parts`` (of the single runs, where the value is
-made of several), ``metrics`` (series it was read of), ``methods``, ``estimated``. What is not
-finite is null, as JSON has no word for it.
+``n`` (repeats), ``repeats`` (one value each), ``parts`` (of the single runs, if the value
+combines several), ``metrics`` (its source series), ``methods``, ``estimated``. Non-finite values
+are null, as JSON does not support them.
 """
 
 from __future__ import annotations
