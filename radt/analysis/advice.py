@@ -24,7 +24,7 @@ _DISTURBED = 0.15
 class MissingMeasurement:
     """A measurement of a model that advice needs.
 
-    ``key`` is None where no run of that model helps; ``to_run`` says that some run helps.
+    ``key`` is None if no run of that model helps; ``to_run``: some run helps.
     """
 
     name: str
@@ -34,7 +34,7 @@ class MissingMeasurement:
 
     @property
     def line(self) -> str:
-        """The model and what it lacks."""
+        """Return the model and its missing measurements."""
         return f"{self.name}: {self.text}" if self.name else self.text
 
 
@@ -42,7 +42,7 @@ class MissingMeasurement:
 class Advice:
     """Advice on an experiment.
 
-    ``needs`` are missing measurements. Without any prediction in numbers, `is_refused` is true.
+    ``needs`` are missing measurements. `is_refused` is true if no prediction has numbers.
     """
 
     measurements: Measurements
@@ -120,7 +120,7 @@ def _needs(measurements: Measurements, planned: PlannedRows) -> Iterator[Missing
 
 
 def _lacking(solo: Solo, facts: Facts) -> Iterator[str]:
-    """Yield what was not measured of a model; another run measures it."""
+    """Yield the missing measurements of a model that ran alone; another run measures them."""
     if solo.is_cpu:
         host = facts.host(solo.host)
         if host.cores is not None and Resource.CORES not in solo.shares:
@@ -137,7 +137,7 @@ def _lacking(solo: Solo, facts: Facts) -> Iterator[str]:
 
 
 def _disturbed(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
-    """Yield the models beside which other processes used the CPUs, and how much."""
+    """Yield the models beside which other processes used the CPUs, and their share."""
     for solo in solos:
         load = measurements.facts.runs[solo.run_id].host_load
         own = solo.shares.get(Resource.CORES)

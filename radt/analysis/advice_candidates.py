@@ -28,8 +28,8 @@ from radt.nvml import Gpu
 COPIES = (2, 3, 4, 7)
 #: "We limit the amount of collocated models to four" (Robroek 2024, section 4.3.4).
 MAX_MIX = 4
-#: More models on a device have hundreds of mixes; then only those that were measured or are in
-#: the file are considered.
+#: More models on a device have hundreds of mixes; then only measured or planned mixes are
+#: considered.
 MAX_MIXED_MODELS = 5
 
 
@@ -39,10 +39,10 @@ def candidates_of(
     """Return the candidates to predict, each once.
 
     Args:
-        measurements: Of the experiment.
-        named: Workloads of its file.
+        measurements: Measurements of the experiment.
+        named: Workloads of the experiment's file.
         separate: Only candidates that isolate runs: MIG.
-        margin: Share of an instance's memory to leave free.
+        margin: Share of an instance's memory to keep free.
     """
     by_identity: dict[object, Candidate] = {}
     measured = [workload.candidate for workload in measurements.measured]
@@ -124,8 +124,8 @@ def _divided(
 ) -> Candidate | None:
     """Return the runs on MIG instances of one GPU, the largest for those that need most.
 
-    Runs of one model get the same profile. Of all assignments whose memory suffices, the one counts
-    that squeezes the most squeezed run least, then all runs together.
+    Runs of one model get the same profile. Among the assignments with enough memory, the best one
+    squeezes the most squeezed run least, then all runs together.
     """
     models = list(dict.fromkeys(solo.key for solo in solos))
     by_key = {solo.key: solo for solo in solos}

@@ -25,7 +25,8 @@ _UNHURT = 1.1
 #: Largest relative energy that is worth sharing.
 _MAX_ENERGY = 0.98
 
-#: Of equally good ways, the first counts: "MPS performs better than naive and MIG" (section 4.1).
+#: Order of preference among equally good ways: "MPS performs better than naive and MIG" (section
+#: 4.1).
 _ORDER = (Method.MPS, Method.NAIVE, Method.CPU, Method.MIG, Method.SEVERAL)
 
 
@@ -57,7 +58,7 @@ class Recommendation:
 def recommend(
     solos: Sequence[Solo], predictions: Sequence[Prediction], facts: Facts, preferences: Preferences
 ) -> list[Recommendation]:
-    """Return one for each model, and one for the best mix of each device if it gains enough."""
+    """Return a recommendation per model, and for each device's best mix if it gains enough."""
     recommendations = []
     for solo in solos:
         own = [
@@ -146,10 +147,10 @@ def _energy(prediction: Prediction) -> float:
 
 
 def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:
-    """Leave out other ways to share for runs that can use MPS, unless both were measured.
+    """Drop other ways to share for runs that can use MPS, unless both were measured.
 
-    Lower ends of the ranges of different ways do not compare: that of MIG ignores the cost of an
-    instance, and the guideline prefers MPS.
+    Lower ends of ranges are not comparable between ways: MIG's ignores the cost of an instance, and
+    the guideline prefers MPS.
     """
     under = {
         prediction.candidate.models: prediction
@@ -289,13 +290,13 @@ def _of_mix(candidate: Candidate) -> Iterator[Reason]:
 
 
 def activity_text(solo: Solo) -> str:
-    """``SM activity 31 %``, or the GPU's utilisation if that was not measured."""
+    """Return ``SM activity 31 %``, or the GPU's utilisation if that was not measured."""
     named = "GPU utilisation" if solo.sm_is_utilization else Resource.SM.value
     return f"{named} {_percent(solo, Resource.SM)}"
 
 
 def memory_numbers(prediction: Prediction) -> str:
-    """``10.4 GB of 39.6 GB of GPU 0``: need and capacity of the fullest memory."""
+    """Return ``10.4 GB of 39.6 GB of GPU 0``: need and capacity of the fullest memory."""
     if prediction.unknown and not prediction.rows:
         return prediction.unknown[0]
     known = [
@@ -318,8 +319,8 @@ def _percent(solo: Solo, resource: Resource) -> str:
 SATURATED = 0.8
 #: "Less than 50%, the 2-way collocation easily doubles the throughput under MPS": section 4.4.2.
 ROOMY = 0.5
-#: Largest SM activity of a run that stresses another part of the GPU than its neighbours: the
-#: recommender of section 4.4.7 took 5 %.
+#: Largest SM activity of a run that stresses another part of the GPU than its neighbours; the
+#: recommender of section 4.4.7 used 5 %.
 LIGHT = 0.25
 
 
@@ -359,7 +360,7 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """``footprints add up and have to fit: 10.4 of 39.6 GB (4.5.1)``."""
+        """Return ``footprints add up and have to fit: 10.4 of 39.6 GB (4.5.1)``."""
         guideline = self.rule.value
         where = f" (§{guideline.section})" if guideline.section else ""
         return f"{guideline.text}: {self.numbers}{where}"

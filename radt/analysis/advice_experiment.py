@@ -45,7 +45,7 @@ class Written:
 
     @property
     def text(self) -> str:
-        """A sentence for messages."""
+        """Return a sentence for messages."""
         what = f"{plural(self.workloads, 'workload')}, {plural(self.runs, 'run')}"
         return f"{self.path}: {what} {self.purpose}"
 
@@ -59,7 +59,7 @@ class _Template:
 
 
 def write_experiment(advice: Advice, path: Path) -> Written:
-    """Write the runs that advice is missing; without any, the runs that would verify it.
+    """Write the missing runs; if none are missing, the runs that verify the advice.
 
     Raises:
         UsageError: The file exists, its name does not end in .csv, or no run is missing.
@@ -114,7 +114,7 @@ def _workloads(advice: Advice) -> tuple[_Workloads, str]:
 
 
 def _to_verify(advice: Advice) -> Iterator[Prediction]:
-    """Yield recommended candidates that were not measured, else those with the largest gain."""
+    """Yield unmeasured recommended candidates; without any, those with the largest gain."""
     best = [
         recommendation.best
         for recommendation in advice.recommendations
@@ -151,9 +151,9 @@ def _label(wanted: str, taken: set[str]) -> str:
 def _template(
     advice: Advice, key: BaselineKey, *, measured_badly: bool = False
 ) -> _Template | None:
-    """Return the file's row if a file was given, else the recorded run.
+    """Return the file's row if a file was given, otherwise the recorded run.
 
-    The store does not tell the user's own columns from what scripts log.
+    The store does not distinguish the user's own columns from logged params.
     """
     row = advice.planned.rows().get(key[:3])
     known = advice.measurements.records.get(key)
@@ -167,7 +167,7 @@ def _template(
 
 
 def _listening(template: _Template) -> _Template:
-    """Add the default listeners, which measure what was missing."""
+    """Add the default listeners, which measure the missing quantities."""
     named = template.cells[Column.LISTENERS].split("+")
     names = [name for name in named if name not in ("", "none", DEFAULT_LISTENERS)]
     listeners = "+".join([DEFAULT_LISTENERS, *names])
@@ -226,7 +226,7 @@ def _program(run: RunRecord, name: str) -> str:
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quote that is not closed: written by other means
+    except ValueError:  # an unclosed quote: not written by radt
         return text.split()
 
 
@@ -268,7 +268,7 @@ def _text(experiment: str, workloads: _Workloads, purpose: str, path: Path) -> s
 
 
 def _relative(file: str, path: Path) -> str:
-    """Return a path relative to the new file's folder, if that is short."""
+    """Return a path relative to the new file's folder if that is short."""
     if not Path(file).is_absolute():
         return file
     relative = os.path.relpath(file, path.absolute().parent)
@@ -276,7 +276,7 @@ def _relative(file: str, path: Path) -> str:
 
 
 def _literal(text: str, names: set[str]) -> str:
-    """Escape braces around a column's name, which radt would fill in again."""
+    """Escape braces around a column's name, which radt would otherwise fill in."""
     return _BRACED.sub(
         lambda match: f"{{{match[0]}}}" if match[1].lower() in names else match[0], text
     )
@@ -296,7 +296,7 @@ def _quoted(cell: str) -> str:
 
 
 def _check(text: str, lines: Iterable[Sequence[str]]) -> None:
-    """Check that radt reads back the same cells."""
+    """Check that radt reads the same cells back."""
     table = parse_table(text)
     records = [*([table.header] if table.header else []), *table.rows]
     parsed = [[cell.value for cell in record.cells] for record in records]

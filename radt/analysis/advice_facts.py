@@ -1,4 +1,4 @@
-"""Read facts on machines, devices and runs that a report does not have.
+"""Read facts on machines, devices and runs that are missing from a report.
 
 MIG profiles come from the driver of this machine, else from NVIDIA's tables.
 """
@@ -25,7 +25,7 @@ from radt.store.records import RunRecord, SummaryRecord
 from radt.tags import CPU_COUNT, GPUS
 
 #: A CUDA context and the kernels loaded into it, which PyTorch's allocator does not count, and
-#: which MPS has once more for its server. An allowance, not a measurement: they take some hundred
+#: which MPS has once more for its server. An allowance, not a measurement: they take a few hundred
 #: megabytes.
 CONTEXT_BYTES = 500e6
 
@@ -48,8 +48,8 @@ class HostFacts:
 class DeviceFacts:
     """A GPU. ``memory_bytes`` is the memory that all runs together may use.
 
-    ``mig_gpu`` is None for a GPU without MIG, or an unknown one; ``has_mps`` is None for another
-    machine than this one.
+    ``mig_gpu`` is None for an unknown GPU or one without MIG; ``has_mps`` is None on other
+    machines.
     """
 
     name: str = ""
@@ -62,7 +62,7 @@ class DeviceFacts:
 class RunFacts:
     """Facts from the series of one run and its own device.
 
-    ``host_load`` is the share of all cores of the machine that any process used meanwhile.
+    ``host_load`` is the share of the machine's cores that all processes used meanwhile.
     """
 
     kernel_time: float | None = None
@@ -154,7 +154,8 @@ def _run_facts(
     by_metric: dict[str, list[SummaryRecord]] = {}
     for summary in series:
         entity = summary.series.entity
-        # What other GPUs did is not the run's; a value without an entity is of its only device.
+        # Other GPUs' values do not belong to the run; a value without an entity belongs to its only
+        # device.
         if not entity.startswith("gpu") or entity == own or entity.startswith(f"{own}/"):
             by_metric.setdefault(summary.series.metric, []).append(summary)
 
@@ -177,7 +178,7 @@ def _run_facts(
         ]
         return min(minima, default=None)
 
-    # The kernel's is of the largest process alone, and misses nothing between two samples.
+    # The kernel's value covers only the largest process, but misses no peak between two samples.
     sampled = highest("process.memory.rss") or highest("process.memory.pss")
     resident = _highest((sampled, highest("process.memory.rss.peak")))
     total, idle = highest("gpu.memory.total"), lowest("gpu.memory.used")
@@ -240,7 +241,7 @@ def _from_driver(index: int) -> MigGpu | None:
     """Return the GPU as this machine's driver describes it; None without MIG."""
     try:
         gpu = read_inventory([index]).gpu(index)
-    except DeviceError:  # the tables know the card by its name, too
+    except DeviceError:  # the tables list the GPU by its name, too
         return None
     if gpu is None or gpu.mig is None or not gpu.mig.profiles:
         return None
@@ -266,18 +267,18 @@ _INSTANCES = {
 
 @dataclass(frozen=True, slots=True)
 class MigGpu:
-    """A GPU with MIG. ``from_driver`` says that its driver listed the profiles."""
+    """A GPU with MIG. ``from_driver``: its driver listed the profiles."""
 
     card: Card
     from_driver: bool = False
 
     @property
     def slices(self) -> int:
-        """Compute slices of the whole GPU."""
+        """Return the number of compute slices of the whole GPU."""
         return self.card.slices
 
     def profile(self, name: str) -> InstanceProfile | None:
-        """Return the profile of this name."""
+        """Return the profile with this name."""
         wanted = name.lower()
         return next(
             (profile for profile in self.card.profiles if profile.name.lower() == wanted), None
@@ -286,7 +287,7 @@ class MigGpu:
     def plain(self) -> Sequence[InstanceProfile]:
         """Return profiles without media extensions, smallest first.
 
-        The profile of the whole GPU is left out: it shares the GPU with nobody.
+        The profile of the whole GPU is excluded, as it cannot share the GPU.
         """
         return sorted(
             (

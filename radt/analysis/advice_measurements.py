@@ -17,8 +17,8 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 
-#: Of more models only the newest are read: each takes some statements of its own,
-#: and a sweep's thousand runs are one model as far as the hardware is concerned.
+#: Only the newest of more models are read: each takes several statements, and a sweep's thousand
+#: runs are one model as far as the hardware is concerned.
 MAX_MODELS = 64
 
 
@@ -26,8 +26,8 @@ MAX_MODELS = 64
 class MeasuredWorkload:
     """A workload of several runs that ended.
 
-    ``slowdowns`` are in the order of the candidate's rows, empty unless all finished: a run that
-    ended early no longer slows the others down. ``fits`` is None if memory is unknown. ``energy``
+    ``slowdowns`` are in the order of the candidate's rows, empty unless all finished, as a run that
+    ended early no longer slows down the others. ``fits`` is None if memory is unknown. ``energy``
     is relative to the same work alone.
     """
 
@@ -45,11 +45,11 @@ class Measurements:
     Attributes:
         solos: Models alone, by key.
         measured: Workloads of several runs.
-        facts: On machines, devices and runs.
-        missing: Models that ran with others and never alone, by key, with a run of each.
+        facts: Facts on machines, devices and runs.
+        missing: Models that ran with others but never alone, by key, with a run of each.
         records: The newest run of each model, alone or not, with its parameters.
         left_out: Sentences on runs and models that are left out.
-        labels: Of all workloads.
+        labels: Labels of all workloads.
     """
 
     experiment: str
@@ -140,7 +140,7 @@ def collocation_of(run: RunRecord) -> Collocation:
     """Return how a run shared its device; naively if the recorded text is not radt's."""
     try:
         return Collocation.parse(run.collocation)
-    except UsageError:  # of another tracker, brought in by its archive
+    except UsageError:  # recorded by another tracker and imported from its archive
         return Collocation()
 
 
@@ -155,7 +155,7 @@ def _alone(report: Report, keys: Mapping[str, BaselineKey]) -> list[_Alone]:
 
 
 def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
-    """Return the run that stands for each model: naive before MPS, never a MIG instance."""
+    """Return the run that represents each model: naive before MPS, never a MIG instance."""
     newest: dict[BaselineKey, _Alone] = {}
     for single in alone:
         if single.collocation.mig is not None:
@@ -198,7 +198,7 @@ def _solos(
 
 
 def paces_s(group: GroupSummary, run: RunRecord) -> dict[PaceKind, float]:
-    """Return the measured seconds for the same piece of work, by its kind."""
+    """Return the measured seconds per unit of work, by its kind."""
     paces = {}
     epoch_s = group.time_per_epoch_s
     rate = group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
@@ -256,7 +256,7 @@ def _names(report: Report, keys: Mapping[str, BaselineKey]) -> dict[BaselineKey,
 def _measured(
     workload: WorkloadSummary, keys: Mapping[str, BaselineKey], solos: Mapping[BaselineKey, Solo]
 ) -> MeasuredWorkload | None:
-    """Return None if a row's model never ran alone, or a row failed for other reasons than OOM."""
+    """Return the workload; None if a model never ran alone or a row failed other than by OOM."""
     rows, slowdowns, statuses = [], [], []
     for group in workload.groups:
         for row in group.runs:

@@ -20,7 +20,7 @@ class Resource(StrEnum):
 
     SM = "SM activity"  # share of the SMs' time with at least one warp
     KERNEL = "kernel time"  # share of time in which any kernel ran
-    DRAM = "memory bandwidth"  # of the device
+    DRAM = "memory bandwidth"  # share of the device's bandwidth
     CORES = "CPU"  # cores used, of the machine's
 
 
@@ -35,7 +35,7 @@ class Method(StrEnum):
 
 
 class Goal(StrEnum):
-    """What to optimise."""
+    """Goal of the optimisation."""
 
     THROUGHPUT = "throughput"  # most work in the same time
     LATENCY = "latency"  # each run as fast as alone, or nearly
@@ -43,7 +43,7 @@ class Goal(StrEnum):
 
 
 class Fit(StrEnum):
-    """Whether a workload fits into memory."""
+    """Result of a memory prediction."""
 
     YES = "yes"
     TIGHT = "tight"  # within the margin
@@ -90,18 +90,18 @@ class Solo:
     """A model that ran alone on its device.
 
     Attributes:
-        key: What makes it the same model.
-        name: For people.
-        run_id: The newest run that ended well.
-        count: How many repeats.
-        paces_s: Seconds for the same piece of work (an epoch, a sample, all), by what it is.
-        shares: Of each resource that was measured.
-        sm_is_utilization: SM activity was not measured; the GPU's utilisation stands for it, which
-            says how often kernels ran and not how many SMs they took.
-        footprint: On the device; of a run on the CPU in the machine's memory. None if unknown.
-        host_bytes: In the machine's memory.
-        power_w: Of its device, and `idle_w` the least that was seen there.
-        on_profile: Seconds likewise of the same model alone on MIG instances, by profile.
+        key: Identity of the model.
+        name: Name for tables and messages.
+        run_id: The newest run that finished.
+        count: Number of repeats.
+        paces_s: Seconds for a unit of work (an epoch, a sample, all), by its kind.
+        shares: Share of each measured resource.
+        sm_is_utilization: SM activity was not measured and is replaced by the GPU's utilisation,
+            which measures how often kernels ran, not how many SMs they used.
+        footprint: Memory on the device, or on the machine for a run on the CPU. None if unknown.
+        host_bytes: Memory used on the machine.
+        power_w: Power of its device; `idle_w` is the lowest value measured there.
+        on_profile: The same seconds of the model alone on MIG instances, by profile.
     """
 
     key: BaselineKey
@@ -132,7 +132,7 @@ class Solo:
 
     @property
     def own_cpus(self) -> int | None:
-        """The number of CPUs of its own; None for all, or for a list of CPUs."""
+        """Return the number of CPUs of its own; None for all, or for a list of CPUs."""
         return int(self.cpus) if self.cpus.isdigit() else None
 
     def slowdown_of(self, paces_s: Mapping[PaceKind, float]) -> float | None:
@@ -155,7 +155,7 @@ class Row:
 class Candidate:
     """Runs that can share a device.
 
-    ``labels`` are those of equal workloads, measured or in the file.
+    ``labels`` belong to equal workloads, measured or in the file.
     """
 
     rows: tuple[Row, ...]
@@ -169,7 +169,7 @@ class Candidate:
 
     @property
     def models(self) -> tuple[BaselineKey, ...]:
-        """The models, however they share."""
+        """Return the models, however they share."""
         return tuple(sorted(row.solo.key for row in self.rows))
 
     @property
@@ -189,12 +189,12 @@ class Candidate:
 
     @property
     def models_text(self) -> str:
-        """``2 × resnet26 + resnet50``."""
+        """Return ``2 × resnet26 + resnet50``."""
         return models_text(Counter(row.solo.name for row in self.rows).items())
 
     @property
     def sharing_text(self) -> str:
-        """``MPS``, ``3g.20gb``, ``together`` on the CPU; each row's where they differ."""
+        """Return ``MPS``, ``3g.20gb``, or ``together`` on the CPU; per row if they differ."""
         if self.method is Method.CPU:
             return "together"
         if self.method is Method.NAIVE:
@@ -212,7 +212,7 @@ def _method(collocation: Collocation) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The least and the largest slowdown (or gain) by the model."""
+    """The smallest and the largest slowdown (or gain) by the model."""
 
     low: float
     high: float
@@ -222,8 +222,8 @@ class Range:
 class MemoryPool:
     """Memory that rows share, with their total need.
 
-    ``name`` is that of a GPU (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin_bytes``
-    stay free for needs that the model does not know.
+    ``name`` is a GPU (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin_bytes`` stay free
+    for needs unknown to the model.
     """
 
     name: str
@@ -261,13 +261,14 @@ class Prediction:
 
     Attributes:
         candidate: The candidate.
-        pools: Memory, of each device or instance and of the machine.
+        pools: Memory of each device or instance and of the machine.
         rows: Slowdowns in the order of its rows; none where a resource was not measured.
-        calibrated_by: How many measured slowdowns of the same method moved what is expected.
-        measured: Slowdown of each row as it was measured; empty if it was not.
+        calibrated_by: Number of measured slowdowns of the same method that calibrated the expected
+            ones.
+        measured: Measured slowdown of each row; empty if not measured.
         measured_fit: Whether all rows ended, or one ran out of memory; None if it never ran.
         energy: Energy for the same work over that of the runs one after the other; None if unknown.
-        unknown: Why something could not be predicted.
+        unknown: Reasons for missing predictions.
     """
 
     candidate: Candidate
@@ -281,7 +282,7 @@ class Prediction:
 
     @property
     def fit(self) -> Fit:
-        """The worst fit of all pools."""
+        """Return the worst fit of all pools."""
         fits = {pool.fit for pool in self.pools}
         for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
             if fit in fits:
@@ -290,22 +291,22 @@ class Prediction:
 
     @property
     def slowdowns(self) -> tuple[float, ...]:
-        """The measured slowdowns, else the expected ones."""
+        """Return the measured slowdowns, otherwise the expected ones."""
         return self.measured or tuple(row.expected for row in self.rows)
 
     @property
     def slowdown(self) -> float | None:
-        """The largest slowdown of a row."""
+        """Return the largest slowdown of a row."""
         return max(self.slowdowns, default=None)
 
     @property
     def gain(self) -> float | None:
-        """Work per time, relative to the runs one after the other."""
+        """Return work per time, relative to the runs one after the other."""
         return sum(1 / value for value in self.slowdowns) if self.slowdowns else None
 
     @property
     def gain_range(self) -> Range | None:
-        """The gain by the model, without calibration."""
+        """Return the gain by the model, without calibration."""
         if not self.rows:
             return None
         return Range(

@@ -72,7 +72,7 @@ class Predictor:
     """Predicts candidates of one experiment.
 
     Args:
-        facts: On its machines.
+        facts: Facts on its machines.
         measured: Workloads that calibrate the predictions of others.
         margin: Share of each memory to leave free.
     """
@@ -198,7 +198,7 @@ MEASURED_THERE = "measured on this instance"
 def slowdown_of(
     candidate: Candidate, place: int, parts: Sequence[Part], facts: Facts
 ) -> tuple[Range, str] | None:
-    """Return the range of one row's slowdown and what limits it; None where a share is missing.
+    """Return the range of one row's slowdown and its limiting resource; None if a share is missing.
 
     `place` is the row's position in the candidate, `parts` come from `memory_fit.parts_of`.
     """
@@ -222,7 +222,7 @@ def slowdown_of(
 def _cpu(candidate: Candidate, row: Row, facts: Facts) -> tuple[float, str] | None:
     """Return the slowdown by the cores of all rows; None if those of a row are unknown."""
     if row.solo.own_cpus is not None:
-        return 1.0, NOTHING  # nobody else is on its CPUs
+        return 1.0, NOTHING  # no other run is on its CPUs
     shares = [member.solo.shares.get(Resource.CORES) for member in candidate.rows]
     known = [share for share in shares if share is not None]
     if len(known) != len(shares) or facts.host(row.solo.host).cores is None:
@@ -262,7 +262,7 @@ def _gpu(members: Sequence[Row], row: Row, part: Part) -> tuple[Range, str] | No
 
 
 def _instance(row: Row, part: Part) -> tuple[Range, str]:
-    """Return the range of a run alone on an instance: neighbours do not matter."""
+    """Return the range of a run alone on an instance, where neighbours do not matter."""
     assert row.collocation.mig is not None
     paces = row.solo.on_profile.get(str(row.collocation.mig).lower())
     known = None if paces is None else row.solo.slowdown_of(paces)
@@ -302,12 +302,12 @@ class ComparedSlowdown:
 
     @property
     def error(self) -> float:
-        """The relative error: 0.1 if the expectation was 10 % too high."""
+        """Return the relative error: 0.1 if the expectation was 10 % too high."""
         return self.expected / self.measured - 1
 
     @property
     def within(self) -> bool:
-        """Whether the measured value is within 5 % of the range by the model."""
+        """Return whether the measured value is within 5 % of the range by the model."""
         return self.range.low / 1.05 <= self.measured <= self.range.high * 1.05
 
 
@@ -321,7 +321,7 @@ class ComparedFit:
 
     @property
     def right(self) -> bool | None:
-        """Whether the prediction was right; None if it was unknown or tight."""
+        """Return whether the prediction was right; None if it was unknown or tight."""
         if self.predicted in (Fit.UNKNOWN, Fit.TIGHT):
             return None
         return (self.predicted is Fit.YES) is self.fitted
@@ -336,7 +336,7 @@ class Accuracy:
 
     @property
     def median_error(self) -> float | None:
-        """The median of the absolute relative errors."""
+        """Return the median of the absolute relative errors."""
         return (
             median(abs(slowdown.error) for slowdown in self.slowdowns) if self.slowdowns else None
         )
@@ -347,12 +347,12 @@ class Accuracy:
 
     @property
     def within(self) -> int:
-        """How many measurements lie in the range by the model."""
+        """Return the number of measurements within the range by the model."""
         return sum(slowdown.within for slowdown in self.slowdowns)
 
     @property
     def decided(self) -> tuple[ComparedFit, ...]:
-        """The fits with a definite prediction."""
+        """Return the fits with a definite prediction."""
         return tuple(fit for fit in self.fits if fit.right is not None)
 
     @property
@@ -361,7 +361,7 @@ class Accuracy:
 
 
 def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accuracy:
-    """Predict each measured workload without measurements of the same models together."""
+    """Predict each measured workload without using joint measurements of the same models."""
     slowdowns, fits = [], []
     for workload in measured:
         prediction = predictor.predict(workload.candidate, blind=True)

@@ -1,8 +1,8 @@
-"""Which runs of an experiment stand for its rows, and what they are called.
+"""Choose the runs that represent an experiment's rows, and name them.
 
-Every start of a workload makes new runs. One start of each workload counts, because only its runs
-shared the hardware; of a series of repeats all starts count. A start under a profiler measures the
-profiler, also in the rows beside the profiled one, so it never stands for the rows.
+Every start of a workload creates new runs. One start of each workload counts, because only runs of
+the same start shared the hardware; in a series of repeats, all starts count. A start under a
+profiler measures the profiler, also in the rows beside the profiled one, so it never counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from radt.run_name import script_of
 from radt.store.records import RunRecord
 from radt.tags import PROFILED, SERIES
 
-#: Collocations of runs that share a device as it is, or have it for themselves.
+#: Collocations of runs that share a device undivided, or have it to themselves.
 NO_COLLOCATION = ("", "-")
 
 #: Ends that are a result of the row. KILLED and SKIPPED rows run again.
 RESULTS = (RunStatus.FINISHED, RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILED)
-#: Ends that reports show. A killed row has no result, but is not to be forgotten.
+#: Ends that reports show. A killed row has no result but is still listed.
 SHOWN = (*RESULTS, RunStatus.KILLED)
-#: The command line, whose parts are parameters of their own; and what is not of the model.
+#: The command line, whose parts are separate parameters, and parameters outside of the model.
 _NOT_IN_NAMES = frozenset({"Params", "Cpus", "Timeout", "Environment"})
-#: More parameters make no name.
+#: Maximum number of parameters in a name.
 _MAX_PARAMS = 4
 
 
@@ -35,11 +35,11 @@ class Attempt:
 
     Attributes:
         label: The workload's label, else the series, else the workload's id.
-        runs: The run that counts of each row that had a result or was killed.
-        series: Shared by its repeats; empty without any.
-        complete: All rows came to a result.
-        is_profiled: A profiler slowed down one of them.
-        host: The machine it ran on, or several with a plus.
+        runs: The run that represents each row that had a result or was killed.
+        series: Series that its repeats share; empty without repeats.
+        complete: All rows have a result.
+        is_profiled: A profiler slowed down one of the runs.
+        host: The machine that it ran on, or several joined by a plus.
     """
 
     label: str
@@ -55,26 +55,26 @@ class Attempt:
 
     @property
     def has_result(self) -> bool:
-        """Whether a row came to a result."""
+        """Return whether a row has a result."""
         return any(run.status in RESULTS for run in self.runs)
 
     @property
     def solo(self) -> bool:
-        """Whether its run had no neighbours."""
+        """Return whether its run had no neighbours."""
         return self.complete and len(self.runs) == 1
 
     @property
     def collocation(self) -> str:
-        """How its runs share their devices, several ways with a comma; empty if they do not."""
+        """Return how its runs share devices, several ways joined by a comma; empty if not."""
         ways = dict.fromkeys(run.collocation for run in self.runs)
         return ", ".join(way for way in ways if way not in NO_COLLOCATION)
 
     @property
     def makespan_s(self) -> float | None:
-        """From its first start to its last end.
+        """Return the time from its first start to its last end.
 
-        None where a row did not finish, and where for a while none of its runs ran: a row that was
-        resumed later did not run with the others.
+        None if a row did not finish, or if for a while none of its runs ran: a row resumed later
+        did not run with the others.
         """
         stretches = [
             (run.started_ns, run.ended_ns)
@@ -92,16 +92,16 @@ class Attempt:
 
 
 def current_attempts(attempts: Iterable[Attempt], *, profiled: bool = False) -> list[list[Attempt]]:
-    """Return for each workload the start that counts, or the repeats of one series, oldest first.
+    """Return for each workload the start that counts, or all repeats of one series, oldest first.
 
-    The newest start in which all rows finished counts; else the newest in which all came to a
-    result; else the newest in which one did; else the newest that was killed. A run without a
-    workload counts by itself, or together with the other repeats of its series. Starts of one label
-    on several machines are different workloads.
+    The newest start in which all rows finished counts; otherwise the newest in which all rows have
+    a result, then the newest in which one has, then the newest killed one. A run without a workload
+    counts by itself, or with the other repeats of its series. Starts of one label on several
+    machines are different workloads.
 
     Args:
         attempts: All starts, the oldest first.
-        profiled: Include those of profiled starts, beside the others.
+        profiled: Include profiled starts, beside the others.
     """
     by_label: dict[tuple[str, str, bool], list[Attempt]] = {}
     for attempt in attempts:
@@ -132,21 +132,21 @@ def profiled_runs(attempts: Iterable[Attempt]) -> list[RunRecord]:
 
 
 def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]) -> list[Attempt]:
-    """Return the starts that ended, the oldest first."""
+    """Return the ended starts, oldest first."""
     started: dict[str, list[RunRecord]] = {}
     for run in sorted(runs, key=lambda run: run.created_ns):
         started.setdefault(run.workload_id, []).append(run)
     attempts = []
     for rows in started.values():
         counted: dict[str, RunRecord] = {}
-        for run in rows:  # a row that was resumed within its workload has several
+        for run in rows:  # a row resumed within its workload has several
             known = counted.get(run.letter)
             if known is None or _weight(run) >= _weight(known):
                 counted[run.letter] = run
         shown = tuple(run for run in counted.values() if run.status in SHOWN)
         if shown:
             series = tags.get(shown[0].run_id, {}).get(SERIES, "")
-            # Repeats of a script that is run directly have a series, but no workload.
+            # Repeats of a directly started script have a series, but no workload.
             label = rows[0].workload or series or rows[0].workload_id
             is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)
             attempts.append(
@@ -206,7 +206,7 @@ def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _params_text(params: Mapping[str, str], differing: Sequence[str]) -> str:
-    # A run without a parameter is told apart by those that have it.
+    # A run without a parameter is distinguished by the others having it.
     own = [key for key in differing if key in params]
     texts = [f"{key} {params[key]}" for key in own[:_MAX_PARAMS]]
     return ", ".join(texts) + (", …" if len(own) > _MAX_PARAMS else "")

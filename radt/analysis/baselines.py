@@ -1,13 +1,12 @@
 """Compare runs with the same run alone: baselines, serial time and speed-up.
 
 A run's baseline is the run of the same experiment that had the same file, parameters, devices and
-machine and ran alone: on its whole device if there is one, else under MPS or on a MIG instance. It
-may be of an earlier start, if the experiment's file no longer has it.
+machine and ran alone: preferably on its whole device, otherwise under MPS or on a MIG instance. It
+may belong to an earlier start if the experiment's file no longer has it.
 
-The makespan is the time to train a workload of the thesis that radt builds on (chapter 4, figure
-4.13: total time with collocation and serially). It counts from the start of the first process, as
-a run's duration does: the barrier of ``--sync context`` lies behind the set-up that single runs
-need, too.
+The makespan is the time to train a workload in the thesis that radt builds on (chapter 4, figure
+4.13: total time with collocation and serially). It counts from the start of the first process, like
+a run's duration: the barrier of ``--sync context`` follows the set-up that single runs need, too.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from radt.store.records import RunRecord
 
 
 class BaselineKey(NamedTuple):
-    """What runs that do the same work on the same hardware have in common."""
+    """Common properties of runs that do the same work on the same hardware."""
 
     file: str
     params: str
@@ -47,14 +46,14 @@ class Baseline:
 
     Attributes:
         label: Its workload's label.
-        collocation: How its device was divided (MPS, a MIG instance); empty if it was not.
-        is_current: The report shows it; else it is of an earlier start, of a row that the
-            experiment's file no longer has.
+        collocation: How its device was divided (MPS, a MIG instance); empty if undivided.
+        is_current: The report shows it; otherwise it belongs to an earlier start, with a row that
+            the experiment's file no longer has.
         created_ns: When the newest repeat was recorded.
-        run_ids: The repeats' runs.
+        run_ids: Ids of the repeats' runs.
         time_per_epoch: In seconds, None without epochs.
-        durations_s: From start to end, one a repeat; None where it is not known.
-        epochs: The epochs that ended, one a repeat.
+        durations_s: Time from start to end of each repeat; None if unknown.
+        epochs: Number of ended epochs of each repeat.
     """
 
     label: str
@@ -68,7 +67,7 @@ class Baseline:
 
     @property
     def text(self) -> str:
-        """``alone``, ``alone under MPS``, ``alone on 7g.40gb``."""
+        """Return ``alone``, ``alone under MPS``, ``alone on 7g.40gb``."""
         if not self.collocation:
             return "alone"
         word = "under" if self.collocation.upper().startswith("MPS") else "on"
@@ -110,8 +109,8 @@ def earlier_baselines(
     Args:
         reader: The store.
         attempts: All starts, the oldest first.
-        current: Those that the report shows.
-        keys: The keys of their runs, by id. Those of the returned runs are added.
+        current: The starts that the report shows.
+        keys: The keys of their runs, by id. Keys of the returned runs are added.
         compared: The keys that need a baseline.
 
     Raises:
@@ -156,7 +155,7 @@ def baseline_of(
 ) -> Baseline | None:
     """Return a workload of one run as a baseline; None if it never finished.
 
-    `recordings` are by run id; `is_current` says that the report shows the workload.
+    `recordings` are by run id; `is_current`: the report shows the workload.
     """
     if not any(attempt.finished for attempt in repeats):
         return None
@@ -179,8 +178,8 @@ def best_baselines(
 ) -> dict[BaselineKey, Baseline]:
     """Return the baseline of each key.
 
-    A whole device goes before a part of one, a current run before an earlier one, a run with epochs
-    before one without; then the newest counts.
+    A whole device precedes a part of one, a current run an earlier one, a run with epochs one
+    without; then the newest wins.
     """
     best: dict[BaselineKey, Baseline] = {}
     for key, baseline in candidates:
@@ -206,7 +205,7 @@ def baselines_of(
 ) -> dict[BaselineKey, Baseline]:
     """Return the baselines of a workload's runs.
 
-    A run that is alone on a part of its device is compared with the run on all of it.
+    A run alone on a part of its device is compared with the run on all of it.
     """
     is_alone = ran_alone(repeats)
     if is_alone and is_undivided(repeats):
@@ -222,13 +221,13 @@ def baselines_of(
 def makespan_values(
     repeats: Sequence[Attempt], rows: Sequence[tuple[Baseline | None, Sequence[int]]]
 ) -> tuple[dict[Quantity, Estimate], bool]:
-    """Return makespan, serial time and speed-up of a workload, as far as they are known.
+    """Return makespan, serial time and speed-up of a workload, as far as known.
 
-    Also whether its rows trained more or fewer epochs than alone: then the serial time is that of
-    as many epochs.
+    Also return whether its rows trained more or fewer epochs than alone: then the serial time is
+    for the same number of epochs.
 
     Args:
-        repeats: Its starts.
+        repeats: The starts of the workload.
         rows: The baseline of each row, and its epochs in each repeat that finished.
     """
     makespan = of_rows([[attempt.makespan_s for attempt in repeats]], Combine.MEAN)
@@ -254,10 +253,11 @@ def makespan_values(
 def _durations_alone(
     baseline: Baseline | None, epochs: Sequence[int]
 ) -> tuple[list[float], bool] | None:
-    """Return what a row takes alone, one a repeat, and whether for another number of epochs.
+    """Return a row's time alone per repeat, and whether its number of epochs was adjusted.
 
-    Rows of the same file and parameters do the same work, unless a limit of time or epochs cut one
-    of them short. Each epoch more or fewer then counts as one of the baseline, without start-up.
+    Rows with the same file and parameters do the same work, unless a limit of time or epochs cut
+    one of them short. Each additional or missing epoch then counts as one of the baseline, without
+    start-up.
     """
     if baseline is None or not epochs:
         return None

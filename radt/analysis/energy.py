@@ -1,7 +1,7 @@
 """Energy and emissions of workloads, counted once for each device (docs/energy.md).
 
-A GPU counts its energy as a whole. Of runs that share one, only the sum is measured; the share of a
-run exists if a listener has apportioned it, which then names its rule.
+A GPU counts its energy as a whole. For runs that share a GPU, only the sum is measured; a run has a
+share if a listener has apportioned the energy and named its rule.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RunEnergy:
 class WorkloadEnergy:
     """Energy of all GPUs, each counted once whoever used it, and of the runs.
 
-    ``gpus_j`` is None where it was not measured.
+    ``gpus_j`` is None if not measured.
     """
 
     gpus_j: float | None
@@ -52,7 +52,7 @@ class WorkloadEnergy:
 
     @property
     def rest_j(self) -> float | None:
-        """The energy assigned to no run: idle power, and processes of others."""
+        """Return the energy assigned to no run: idle power, and other users' processes."""
         if self.gpus_j is None or not self.runs:
             return None
         return max(0.0, self.gpus_j - sum(run.estimated_j for run in self.runs))
@@ -63,9 +63,9 @@ def gpus_j(
 ) -> float | None:
     """Return the joules of all GPUs of one start of a workload while one of its runs was there.
 
-    All runs on a GPU have readings of the same counter, which are joined first. Where two listeners
+    All runs on a GPU have readings of the same counter, which are joined first. If two listeners
     read it, one counts, as each may start from another value: the listener that apportioned the
-    energy, so that shares add up to the whole; else the one that more runs have.
+    energy, so that shares add up to the whole; otherwise the one that more runs have.
 
     `series` are those of energy, by run id. Only the stretches `within` count; None for all.
     """
@@ -104,10 +104,10 @@ def _counted_once(
     *,
     prefer: Collection[str] = (),
 ) -> float | None:
-    """Return how much the counters of devices grew, each device counted once.
+    """Return the increase of the counters of devices, each device counted once.
 
-    `readings` are the series of each device by counter. The counter that most runs have stands for
-    the device; counters to `prefer` go before others.
+    `readings` are the series of each device by counter. The counter that most runs have represents
+    the device; counters in `prefer` take precedence.
     """
     totals = []
     for by_counter in readings:
@@ -171,7 +171,7 @@ def _growth(
     # Several runs have the same reading: it counts once.
     first = np.diff(joined.times_ns, prepend=joined.times_ns[0] - 1) > 0
     increases = counters.increases(joined.times_ns[first], joined.values[first], series[0].wraps_at)
-    # Between two runs, one of which was resumed later, no run of the workload used the device.
+    # Between two runs, one of them resumed later, no run of the workload used the device.
     counted = np.zeros(len(increases.amounts), dtype=bool)
     for part in parts:
         counted |= (increases.start_ns >= part.times_ns[0]) & (

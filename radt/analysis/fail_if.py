@@ -25,7 +25,7 @@ from radt.errors import UsageError
 
 
 class ExitCode(IntEnum):
-    """How ``radt compare`` ends; 1 and 2 are those of every command."""
+    """Exit code of ``radt compare``; 1 and 2 mean the same in every command."""
 
     FINE = 0
     FAILED = 4  # a condition of --fail-if is met
@@ -51,12 +51,12 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """When a comparison fails.
+    """Condition for a comparison to fail.
 
     Attributes:
-        text: As the user wrote it.
+        text: The user's text.
         quantity: The quantity to compare.
-        above: It is met above the limit, else below.
+        above: The condition is met above the limit, otherwise below.
         limit: The value that is compared with the limit.
         value: The limit, in the quantity's unit, or as a ratio (1.05 for +5 %).
     """
@@ -76,7 +76,7 @@ class Condition:
 class CheckedCondition:
     """The findings of a condition by their outcome.
 
-    ``missing`` names the workloads whose quantity A and B do not both have.
+    ``missing`` names the workloads whose quantity is missing in A or B.
     """
 
     condition: Condition
@@ -87,7 +87,7 @@ class CheckedCondition:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of all findings together; inconclusive without any."""
+        """Return the outcome of all findings together; inconclusive without any."""
         if self.met:
             return Outcome.MET
         if self.inconclusive or self.missing or not self.not_met:
@@ -103,8 +103,8 @@ def check(
     Args:
         comparison: The comparison, of the conditions' quantities.
         conditions: The conditions.
-        strict: The means decide; else a condition is met only if the whole interval is beyond the
-            limit, and not met only if none of it is.
+        strict: The means decide. Otherwise a condition is met only if the whole interval is beyond
+            the limit, and not met only if none of it is.
     """
     checked = []
     for condition in conditions:
@@ -173,7 +173,7 @@ def _compared_value(
                 return difference, change.interval
             if change.interval is None:
                 return difference, None
-            # The ratio's interval, of A's mean.
+            # The interval of the ratio to A's mean.
             base = finding.a.mean
             return difference, change.interval.mapped(lambda ratio: (ratio - 1) * base)
 
@@ -186,7 +186,7 @@ _UNIT = re.compile(r"[^\s]+")
 
 _DECIMAL = {"B": 1.0, "KB": 1e3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BINARY = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
-#: Units of limits by those of quantities, as multiples of these.
+#: Units of limits by units of quantities, as multiples of these.
 _UNITS: dict[str, dict[str, float]] = {
     "s": {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
     "By": _DECIMAL | _BINARY,
@@ -198,13 +198,13 @@ _UNITS: dict[str, dict[str, float]] = {
     "x": {"x": 1.0, "×": 1.0},
 }
 _UNITS["By/s"] = {f"{unit}/s": factor for unit, factor in _UNITS["By"].items()}
-#: Units of counts and factors, which may be left out.
+#: Units of counts and factors, which may be omitted.
 _PLAIN = ("1/s", "1", "x")
 _RATIO = ("x", "×")
 
 
 def parse(text: str) -> Condition:
-    """Read a condition.
+    """Parse a condition.
 
     >>> parse("time_per_epoch > +5%").value
     1.05

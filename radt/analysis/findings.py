@@ -21,7 +21,7 @@ from radt.analysis.operands import Operand, Start
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 
-#: Compared by default.
+#: Quantities to compare by default.
 DEFAULT_QUANTITIES = (
     Quantity.TIME_PER_EPOCH,
     Quantity.SAMPLES_PER_S,
@@ -56,7 +56,7 @@ def better_direction(quantity: Quantity) -> Direction:
     return _DIRECTIONS.get(quantity) or _BY_UNIT.get(quantity.info.unit, Direction.NEITHER)
 
 
-#: Sums over runs: more of them with more runs is neither better nor worse.
+#: Sums over runs, which grow with the number of runs without being better or worse.
 _TOTALS = (
     *(Quantity.MAKESPAN, Quantity.SERIAL, Quantity.ENERGY, Quantity.ENERGY_OF_RUNS),
     *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_PEAK),
@@ -82,8 +82,8 @@ class Finding:
 
     Attributes:
         workload: Its name.
-        runs: The name of the like runs; empty where the workload has one kind.
-        quantity: What is compared.
+        runs: The name of the like runs; empty if the workload has one kind.
+        quantity: The quantity compared.
         a: A's value.
         b: B's value.
         effect: B against A.
@@ -104,7 +104,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The workload's name, and that of the runs where it has several kinds."""
+        """Return the workload's name, with that of the runs if it has several kinds."""
         return f"{self.workload}, {self.runs}" if self.runs else self.workload
 
 
@@ -136,12 +136,12 @@ class Comparison:
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of all workloads."""
+        """Return the findings of all workloads."""
         return [finding for workload in self.workloads for finding in workload.findings]
 
     @property
     def tested(self) -> list[Finding]:
-        """The findings with an interval, of which chance makes some look different."""
+        """Return the findings with an interval, of which chance makes some look different."""
         return [finding for finding in self.findings if finding.effect.interval is not None]
 
 
@@ -226,7 +226,7 @@ def _findings(
 def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
     """Return whether repeats ran in turns: the first of both workloads, the second of both.
 
-    Then drift (temperature, neighbours) affects both of a round alike, and repeats are paired.
+    Then drift (temperature, neighbours) affects both repeats of a round alike, so they are paired.
     """
     numbers = [start.number for start in a]
     if len(a) < 2 or None in numbers or len(set(numbers)) < len(numbers):
@@ -249,7 +249,7 @@ def _finding(
     in_turns: bool,
     confidence: float,
 ) -> Finding:
-    # Estimates leave out repeats without a value; the others cannot be paired then.
+    # Estimates omit repeats without a value; the others cannot be paired then.
     paired = in_turns and len(a.repeats) == len(matched.a.workload_ids) == len(b.repeats)
     change = effect(
         a.repeats or (a.mean,),

@@ -1,4 +1,4 @@
-"""Footnotes of a report: sentences about doubtful measurements, none where all is well."""
+"""Footnotes of a report: sentences about doubtful measurements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
 from radt.store.records import RunRecord, WorkloadRecord
 
-#: Runs that start further apart do not start together.
+#: Runs that start further apart do not count as starting together.
 SKEW_LIMIT_S = 0.020
-#: More are counted.
+#: Maximum number of names listed; further ones are counted.
 _MOST_NAMES = 4
 _COMMIT_DIGITS = 10
 
@@ -26,7 +26,7 @@ class RecordedWorkload:
 
     Attributes:
         summary: Its summary.
-        repeats: The starts that count.
+        repeats: The starts that represent it.
         starts: Their records, by workload id.
         recordings: How their runs were recorded, by run id.
     """
@@ -45,7 +45,7 @@ class RecordedWorkload:
         return (group.baseline for group in self.summary.groups if group.baseline is not None)
 
 
-#: Workloads by how sentences call them.
+#: Workloads by their names in sentences.
 _Named = Sequence[tuple[str, RecordedWorkload]]
 
 
@@ -58,7 +58,7 @@ def footnotes(
         workloads: Those of the report.
         earlier: How baselines of earlier starts were recorded, by run id.
     """
-    # Two machines may have a workload of the same label each.
+    # Two machines may each have a workload with the same label.
     with_host = len({workload.summary.host for workload in workloads}) > 1
     named = [
         (
@@ -105,7 +105,7 @@ def footnotes(
 def _concerning(
     workloads: _Named, is_concerned: Callable[[RecordedWorkload], bool], sentence: str
 ) -> Iterator[str]:
-    """Yield a sentence with the names of the workloads that it is about, if there are any."""
+    """Yield a sentence with the names of the workloads concerned, if any."""
     names = [name for name, workload in workloads if is_concerned(workload)]
     if names:
         yield sentence.format(_listed(names))
@@ -177,7 +177,7 @@ def _events(workloads: _Named) -> Iterator[str]:
 
 
 def _environments(workloads: _Named, earlier: Mapping[str, RunRecording]) -> Iterator[str]:
-    """Yield what differs between runs that are compared: those that finished on one machine."""
+    """Yield differences between compared runs: those that finished on one machine."""
     by_host: dict[str, list[tuple[str, Environment]]] = {}
     for name, workload in workloads:
         for run in workload.runs:
@@ -209,5 +209,5 @@ _COMPARED: tuple[tuple[str, Callable[[Environment], str]], ...] = (
 
 
 def _listed(texts: Iterable[str], separator: str = ", ") -> str:
-    """Return the first few texts, each once, and how many more there are."""
+    """Return the first few texts, each once, and the number of further ones."""
     return units.listed(list(dict.fromkeys(texts)), _MOST_NAMES, separator)

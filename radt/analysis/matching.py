@@ -1,4 +1,4 @@
-"""Match the workloads and runs of A and B by name, and find what differs besides the numbers."""
+"""Match the workloads and runs of A and B by name, and find other differences than the numbers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class Matching:
 def match(a: Operand, b: Operand) -> Matching:
     """Match workloads of equal names, or the only workloads of A and B.
 
-    Workloads of several machines are matched by name and machine; the others by name, where A and B
-    have one each. Workloads without a label go by the names of their runs, and the newest counts.
+    Workloads of several machines are matched by name and machine; the others by name, if A and B
+    have one each. Workloads without a label are matched by the names of their runs; the newest
+    counts.
 
     Raises:
         UsageError: A or B is an experiment with several workloads and the other is not.
@@ -80,7 +81,7 @@ def _by_name(
     place = {id(workload): number for number, workload in enumerate(a)}
     pairs.sort(key=lambda pair: place[id(pair[0])])
     names = {workload.name for workload in (*left_a, *left_b)}
-    several = len(names) < len(left_a) + len(left_b)  # machines have workloads of the same name
+    several = len(names) < len(left_a) + len(left_b)  # names repeat across machines
     return (
         pairs,
         [_name_text(workload, with_host=several) for workload in left_a],
@@ -96,7 +97,7 @@ def _newest(workloads: Sequence[WorkloadSummary]) -> list[WorkloadSummary]:
 def _joined(
     a: Sequence[ItemT], b: Sequence[ItemT], key: Callable[[ItemT], Key]
 ) -> tuple[list[ItemT], list[ItemT], list[tuple[ItemT, ItemT]]]:
-    """Return the items left of A and of B, and pairs whose key is unique in A and in B."""
+    """Return the unmatched items of A and of B, and pairs whose key is unique in A and in B."""
     of_a, of_b = _unique(a, key), _unique(b, key)
     shared = {value: None for value in of_a if value in of_b}
     return (
@@ -136,7 +137,7 @@ def _matched(a: WorkloadSummary, b: WorkloadSummary, *, with_host: bool = False)
 def _groups(
     workload_a: WorkloadSummary, workload_b: WorkloadSummary
 ) -> list[tuple[GroupSummary, GroupSummary]]:
-    """Return pairs of like runs that finished, by name; a single rest of each is a pair, too."""
+    """Return pairs of finished like runs, by name; single remaining runs are a pair, too."""
     a, b = (
         [group for group in workload.groups if group.status is RunStatus.FINISHED]
         for workload in (workload_a, workload_b)
@@ -148,7 +149,7 @@ def _groups(
     return sorted(pairs, key=lambda pair: place[id(pair[0])])
 
 
-#: More are counted, not named.
+#: Maximum number of names listed; further ones are counted.
 _MAX_PARAMS = 4
 _MAX_CHARS = 40
 _NOTHING = "none"
@@ -162,7 +163,8 @@ class Difference:
         what: ``GPU``, ``--lr``.
         a: Its value in A.
         b: Its value in B.
-        is_warning: It may explain a difference in the numbers and is rarely what is compared.
+        is_warning: It may explain a difference in the numbers and is rarely the subject of the
+            comparison.
     """
 
     what: str
@@ -176,7 +178,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Property:
-    """A property of each run; empty where it was not recorded."""
+    """A property of each run; empty if not recorded."""
 
     what: str
     value: Callable[[RunRecord, Mapping[str, str]], str]
@@ -207,7 +209,7 @@ _PROPERTIES = (
 
 
 def differences(a: Operand, b: Operand, workload: MatchedWorkload) -> list[Difference]:
-    """Return what differs between the runs of a workload of A and B, warnings first."""
+    """Return the differences between the runs of a workload of A and B, warnings first."""
     rows_a, rows_b = _rows(workload.a), _rows(workload.b)
     differing = []
     for prop in _PROPERTIES:
@@ -238,7 +240,7 @@ def differences(a: Operand, b: Operand, workload: MatchedWorkload) -> list[Diffe
 def ended_alike(workload: MatchedWorkload) -> bool:
     """Return whether the same rows ended early in A and B.
 
-    Otherwise their common time and energy are of different work.
+    Otherwise their total time and energy are for different work.
     """
     return _unfinished(_rows(workload.a)) == _unfinished(_rows(workload.b))
 
@@ -256,7 +258,7 @@ def _unfinished(rows: Sequence[RunSummary]) -> list[RunStatus]:
 
 
 def _ends_text(unfinished: Sequence[RunStatus], count: int) -> str:
-    """``all finished``, ``2 of 3 OOM``."""
+    """Return ``all finished``, ``2 of 3 OOM``."""
     if not unfinished:
         return "all finished"
     kinds = dict.fromkeys(unfinished)
@@ -265,7 +267,7 @@ def _ends_text(unfinished: Sequence[RunStatus], count: int) -> str:
 
 def _params(a: Sequence[Mapping[str, str]], b: Sequence[Mapping[str, str]]) -> list[Difference]:
     """Return the parameters that differ; values of several runs are joined."""
-    # "Params" is the whole command line, whose parts are parameters of their own.
+    # "Params" is the whole command line, whose parts are separate parameters.
     keys = dict.fromkeys(key for run_params in (*a, *b) for key in run_params if key != "Params")
     differing = [
         Difference(key, _values_text(of_a) or _NOTHING, _values_text(of_b) or _NOTHING)
@@ -291,7 +293,7 @@ def _values_text(values: Sequence[str]) -> str:
 def difference_sentences(
     workloads: Sequence[tuple[str, Sequence[Difference]]], *, warnings: bool
 ) -> Iterator[str]:
-    """Yield the warnings or the other differences of named workloads.
+    """Yield the warnings, or the other differences, of named workloads.
 
     A difference in all workloads is yielded once; the others follow the workloads' names.
     """

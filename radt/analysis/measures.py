@@ -1,4 +1,4 @@
-"""Measure the runs of workloads within the windows that count."""
+"""Measure the runs of workloads within their windows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _WHOLE_RUN = Within([(EARLIEST_NS, LATEST_NS)])
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One value of one run, and the metric that it comes from."""
+    """One value of one run, and its metric."""
 
     value: float
     metric: str = ""
@@ -75,7 +75,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasures:
-    """The values of a run; only its estimated energy if it did not finish."""
+    """The values of a run; an unfinished run only has its estimated energy."""
 
     run: RunRecord
     window: Window
@@ -87,9 +87,9 @@ class WorkloadMeasures:
     """The values of a workload.
 
     Attributes:
-        rows: The runs of each row by letter, one a repeat, None where there is none.
-        values: Of its devices, and of all its runs together.
-        energy: Of its GPUs and runs.
+        rows: The runs of each row by letter, one per repeat, None if missing.
+        values: Values of its devices, and of all its runs together.
+        energy: Energy of its GPUs and runs.
     """
 
     rows: Mapping[str, Sequence[RunMeasures | None]]
@@ -129,7 +129,7 @@ def _batches(workloads: Sequence[Sequence[Attempt]]) -> Iterator[list[Sequence[A
 
 
 class _Batch:
-    """Some hundred runs, read together."""
+    """A few hundred runs, read together."""
 
     def __init__(
         self, reader: StoreReader, attempts: Sequence[Attempt], window: WindowSpec
@@ -249,7 +249,7 @@ class _Batch:
     def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
         """Return the value of the first series of a quantity that has one in the window.
 
-        Where each device of a run has one, the first series of each are added.
+        If each device of a run has one, the first series of each are added.
         """
         info = quantity.info
         for metric in info.metrics:
@@ -307,9 +307,9 @@ class _Batch:
     def _attempt(
         self, attempt: Attempt, metric: str, reading: Reading
     ) -> tuple[list[float], list[str]]:
-        """Return a value a device, the mean of the runs on it; and the methods.
+        """Return a value per device, the mean of the runs on it; and the methods.
 
-        Where two listeners read a device, the one that more runs have counts.
+        If two listeners read a device, the one that more runs have counts.
         """
         by_device: dict[tuple[str, str], dict[str, list[float]]] = {}
         methods = []
@@ -328,7 +328,7 @@ class _Batch:
         return [float(combine(values)) for values in chosen], methods
 
     def _windows(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
-        """Return the runs that have a window, with it."""
+        """Return the runs that have a window, with their windows."""
         return [
             (run, window)
             for run in attempt.runs
@@ -344,7 +344,7 @@ class _Batch:
     def _per_epoch(
         self, attempt: Attempt, amount_of: Callable[[Attempt, Stretches], float | None]
     ) -> float | None:
-        """Return an amount during the epochs that count, by their number in all runs."""
+        """Return the amount during the counted epochs, over their number in all runs."""
         windows = [window for _, window in self._windows(attempt)]
         within = merged(part for window in windows for part in window.epochs)
         count = sum(len(window.epochs_s) for window in windows)
@@ -352,7 +352,7 @@ class _Batch:
         return None if amount is None else amount / count
 
     def _per_sample_j(self, attempt: Attempt) -> float | None:
-        """Return joules a sample in the epochs that count; without epochs, in the whole window."""
+        """Return joules per sample in the counted epochs; without epochs, in the whole window."""
         within: list[Stretch] = []
         samples = 0.0
         for run, window in self._windows(attempt):
@@ -367,7 +367,7 @@ class _Batch:
 
 
 def value_of(rows: Sequence[Sequence[RunMeasures | None]], quantity: Quantity) -> Estimate | None:
-    """Return a quantity of rows, each given by its repeats; None where no run has it."""
+    """Return a quantity of rows, each given by its repeats; None if no run has it."""
     measured = [
         [None if measures is None else measures.values.get(quantity) for measures in row]
         for row in rows

@@ -1,6 +1,6 @@
-"""Whether runs fit into memory: the sum of their footprints alone against its capacity.
+"""Predict whether runs fit into memory: the sum of their footprints alone against its capacity.
 
-The thesis that radt goes back to found just this rule to hold for training on GPUs (Robroek 2024,
+The thesis that radt builds on found that this rule holds for training on GPUs (Robroek 2024,
 section 4.4.3, and 4.5.1: "can simply be estimated by the sum").
 """
 
@@ -13,10 +13,10 @@ from radt.analysis.advice_facts import CONTEXT_BYTES, Facts, MigGpu
 from radt.analysis.advice_model import Candidate, Fit, MemoryPool, Row
 from radt.units import plural
 
-#: Share of the capacity that stays free for fragmentation and other batch sizes.
+#: Share of the capacity kept free for fragmentation and other batch sizes.
 DEFAULT_MARGIN = 0.05
 _MIB = 2**20
-#: Of the machine's memory.
+#: The same for the machine's memory.
 HOST = "host"
 CPUS = "CPUs"
 
@@ -26,11 +26,11 @@ class Part:
     """The part of a device that rows of a workload compute on.
 
     Attributes:
-        name: ``GPU 0``, or the profile of the instance, with its name if it has one.
+        name: ``GPU 0``, or the profile of the instance and its name, if any.
         rows: Positions of the rows in the candidate.
         sm: Its share of the device's SMs.
-        dram: Its share of the device's memory, and so of the bandwidth.
-        pool: The name of its memory, which parts of one pool share.
+        dram: Its share of the device's memory, and thus of the bandwidth.
+        pool: The name of its memory, shared by all parts of the pool.
         pool_bytes: The size of the pool; None if unknown.
     """
 
@@ -88,7 +88,7 @@ def _part_key(row: Row, place: int) -> tuple[str, str, str]:
     else:
         name = str(wanted.mig)
     shared = wanted.instance or wanted.mps is not None
-    # Compute instances of one profile share as few GPU instances as hold them: here, one.
+    # Compute instances of one profile share as few GPU instances as can hold them: here, one.
     pool = wanted.mig.gpu_instance if wanted.mig.compute_slices else name
     own = "" if shared else f" {place}"
     return devices, f"{name}{own}", pool if wanted.mig.compute_slices else f"{pool}{own}"
@@ -117,7 +117,7 @@ def _host_memory(candidate: Candidate, facts: Facts, margin: float) -> Iterator[
     host = facts.host(candidate.rows[0].solo.host)
     known = [row.solo.host_bytes for row in candidate.rows if row.solo.host_bytes is not None]
     complete = len(known) == len(candidate.rows) and host.memory_bytes is not None
-    # Of runs on GPUs the machine's memory is looked at where it was measured; they need it less.
+    # The machine's memory is considered for runs on GPUs only where measured; they need it less.
     if complete or any(row.solo.is_cpu for row in candidate.rows):
         yield MemoryPool(
             HOST,
@@ -128,7 +128,7 @@ def _host_memory(candidate: Candidate, facts: Facts, margin: float) -> Iterator[
 
 
 def impossible(candidate: Candidate, facts: Facts) -> str:
-    """Return why the rows cannot be placed on the device together; empty if they can."""
+    """Return why the rows cannot share the device; empty if they can."""
     wanted = sum(row.solo.own_cpus or 0 for row in candidate.rows)
     cores = facts.host(candidate.rows[0].solo.host).cores
     if cores is not None and wanted > cores:

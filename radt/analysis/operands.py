@@ -32,7 +32,7 @@ _SHOWN = 5
 
 
 class OperandKind(StrEnum):
-    """What a user named."""
+    """Kind of thing that a user named."""
 
     EXPERIMENT = "experiment"
     WORKLOAD = "workload"
@@ -53,15 +53,15 @@ class Operand:
 
     Attributes:
         text: Its name in messages.
-        kind: What the user named.
+        kind: The kind of thing that the user named.
         workloads: The workloads to compare.
         starts: Their starts, by workload id.
-        tags: Tags of the runs that stand for its rows, by run.
+        tags: Tags of the runs that represent its rows, by run.
         params: Parameters of these runs.
-        store: Where it was found.
+        store: The store that it was found in.
         experiment: Its experiment's name.
         commit: The requested commit; empty without one.
-        footnotes: Of its report.
+        footnotes: Footnotes of its report.
     """
 
     text: str
@@ -85,7 +85,7 @@ class Operand:
 
 
 class _NotFoundError(UsageError):
-    """This store does not have the operand; another one may."""
+    """This store lacks the operand; another one may have it."""
 
 
 class OperandFinder:
@@ -115,7 +115,7 @@ class OperandFinder:
         """Return the experiment, workload or run that a text names.
 
         Raises:
-            UsageError: No such thing has ended, or several match.
+            UsageError: Nothing of that name has ended, or several match.
             StoreError: A store cannot be read.
         """
         problem: UsageError | None = None
@@ -188,7 +188,7 @@ class OperandFinder:
 
     def _of_run(self, reader: StoreReader, run: RunRecord) -> Operand:
         text = f"run {run.run_id[:8]} ({run.name})"
-        # Also if a profiler slowed it down.
+        # Even if a profiler slowed it down.
         report = self._report(reader, run.experiment, frozenset([run.run_id]), profiled=True)
         if not report.workloads:
             raise UsageError(
@@ -251,7 +251,7 @@ class OperandFinder:
     def _narrowing(
         self, reader: StoreReader, reading: Reading, runs: Sequence[RunRecord]
     ) -> tuple[str, str | None]:
-        """Return the requested machine, empty for any, and commit, None for any."""
+        """Return the requested machine (empty for any) and commit (None for any)."""
         host, commit = "", None
         hosts = {run.host for run in runs}
         for name in reading.narrowed:
@@ -353,7 +353,7 @@ class Reading:
 
 
 def experiments_in(text: str, names: Iterable[str]) -> list[str]:
-    """Return the experiments that a text may begin with, the longest name first."""
+    """Return the experiments that a text may begin with, longest name first."""
     return _beginnings(text, names, "/@")
 
 
@@ -372,7 +372,7 @@ def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Read
 
 
 def _beginnings(text: str, names: Iterable[str], separators: str) -> list[str]:
-    """Return the names that a text is, or begins with before a separator, longest first."""
+    """Return the names equal to a text, or to its beginning before a separator, longest first."""
     matching = [
         name
         for name in names
@@ -394,9 +394,9 @@ SHORT_COMMIT = 7
 def resolve_commit(name: str, folder: Path) -> str | None:
     """Return the full id of a commit (``HEAD~1``, a branch, a tag) in the repository of a folder.
 
-    None without a repository, such a commit, or git.
+    Return None without a repository, such a commit, or git.
     """
-    if name.startswith("-"):  # git would read an option
+    if name.startswith("-"):  # git would parse it as an option
         return None
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:

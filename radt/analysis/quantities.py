@@ -1,4 +1,4 @@
-"""Quantities of a report: names, units, and the metrics that they are read from."""
+"""Quantities of a report: names, units, and their metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
 
 
 class Quantity(StrEnum):
-    """A column of the report; the order is that of tables and charts."""
+    """A column of the report, in the order of tables and charts."""
 
     TIME_PER_EPOCH = "time_per_epoch"
     SLOWDOWN = "vs_solo"
@@ -49,16 +49,16 @@ class Quantity(StrEnum):
 
     @property
     def info(self) -> QuantityInfo:
-        """Its title, unit and explanation, and how it is read."""
+        """Return its title, unit and explanation, and how it is read."""
         return _INFO[self]
 
 
 class Subject(StrEnum):
-    """Whose value it is."""
+    """The subject of a value."""
 
     RUNS = "runs"  # the like runs of a workload
     WORKLOAD = "workload"  # its devices, whoever used them meanwhile
-    TOGETHER = "together"  # all runs of a workload as one; neither a sum nor of a device
+    TOGETHER = "together"  # all runs of a workload as one; neither a sum nor a device's value
 
 
 class Combine(StrEnum):
@@ -73,9 +73,9 @@ class Reading(StrEnum):
 
     MEAN = "mean"
     PEAK = "peak"
-    HIGHEST = "highest"  # of all samples of the run, also outside the window
-    TOTAL = "total"  # what the kernel counted in the whole run
-    RATE = "rate"  # growth of a counter per second; of a gauge its mean
+    HIGHEST = "highest"  # maximum of all samples of the run, also outside the window
+    TOTAL = "total"  # the kernel's total over the whole run
+    RATE = "rate"  # increase of a counter per second; mean of a gauge
     DERIVED = "derived"  # computed from other quantities
 
 
@@ -86,13 +86,13 @@ class QuantityInfo:
     Attributes:
         title: The table heading.
         unit: UCUM; ``x`` for a factor.
-        subject: Whose value it is.
+        subject: The subject of the value.
         combine: How values of several runs or devices are combined.
         explanation: A sentence for tables and the reference.
         text: Writes a value with its unit.
         reading: How the series is read.
         metrics: The metrics to read; the first that a run has counts.
-        adds_devices: A run has one value for each of its devices, and their sum counts.
+        adds_devices: A run has one value per device, and their sum counts.
     """
 
     title: str
@@ -107,12 +107,12 @@ class QuantityInfo:
 
 
 def joules(amount_j: float | None) -> str:
-    """``1,000 J``."""
+    """Return ``1,000 J``."""
     return units.NO_VALUE if amount_j is None else f"{units.significant(amount_j)} J"
 
 
 def grams(amount_g: float | None) -> str:
-    """``12.3 g`` of CO2 equivalent."""
+    """Return ``12.3 g`` of CO2 equivalent."""
     return units.NO_VALUE if amount_g is None else f"{units.significant(amount_g)} g"
 
 

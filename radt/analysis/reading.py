@@ -1,7 +1,7 @@
 """Read series, markers and samples of many runs with few statements.
 
 An experiment may have ten thousand runs. With a statement for each of their series, a report would
-take a minute, and an hour from a database on another machine, so some hundred runs share one.
+take a minute, or an hour from a database on another machine, so a few hundred runs share one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def of_runs(statement: str, *lists: str, **parameters: object) -> TextClause:
     Args:
         statement: Its text.
         lists: Names of further parameters that are lists.
-        parameters: Values of others.
+        parameters: Values of further parameters.
     """
     lists = ("ids", *lists)
     return text(statement).bindparams(
@@ -123,7 +123,7 @@ def series_of(
 
 
 def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
-    """Return by run the epochs of its first process that ended.
+    """Return the ended epochs of each run's first process, by run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -135,7 +135,7 @@ def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[Mar
 def marked_of(
     reader: StoreReader, run_ids: Sequence[str], name: str, kinds: Sequence[MarkerKind]
 ) -> dict[str, list[Stretch]]:
-    """Return by run the phases or spans of a name, of its first process, that ended.
+    """Return the ended phases or spans with a name of each run's first process, by run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -148,7 +148,7 @@ def marked_of(
 def marked_names_of(
     reader: StoreReader, run_ids: Sequence[str], kinds: Sequence[MarkerKind]
 ) -> dict[str, list[str]]:
-    """Return by run the names of its phases or spans, each once, ordered by their first start.
+    """Return the names of each run's phases or spans, ordered by their first start, by run.
 
     Raises:
         StoreError: The store cannot be read.
@@ -177,7 +177,7 @@ def gauge_stats(
 
     Args:
         reader: The store.
-        wanted: Which series, and within which stretches.
+        wanted: The series, with their stretches.
         metrics: All metrics of these series.
 
     Raises:
@@ -211,7 +211,7 @@ def gauge_stats(
         if not inside.any():
             continue
         values = samples.values[inside]
-        # The points left in a thinned chunk stand for all of it.
+        # The remaining points of a thinned chunk represent all of it.
         weight = header.finite_count * float(inside.sum()) / float(finite.sum())
         add(header.key, weight, float(values.mean()) * weight, float(values.max()))
     return {
@@ -228,7 +228,7 @@ def points_of(
 
     Args:
         reader: The store.
-        wanted: Which series.
+        wanted: The series.
         metrics: All metrics of these series.
 
     Raises:
@@ -248,7 +248,7 @@ def _stored(
     metrics: Sequence[str],
     is_cut: Callable[[_Header], bool],
 ) -> Iterator[tuple[_Header, chunks.ChunkData | None]]:
-    """Yield the headers of series, with the data of those that are cut.
+    """Yield the headers of series, with the data of chunks that are cut.
 
     Header and data come from one snapshot of the store.
     """
@@ -276,7 +276,7 @@ def _header(row: Any) -> _Header:
 def _fetched(
     connection: Connection, headers: Sequence[_Header]
 ) -> list[tuple[_Header, chunks.ChunkData]]:
-    # SQLite and Postgres both look up many keys so. Integers are written into the statement.
+    # SQLite and Postgres both look up many keys this way. Integers are inlined into the statement.
     values = ", ".join(
         f"({place}, :run{place}, {int(header.key[1])}, {int(header.chunk_no)})"
         for place, header in enumerate(headers)
@@ -300,10 +300,10 @@ def _groups(items: Sequence[ItemT], size: int) -> Iterator[list[ItemT]]:
 
 
 class NarrowedReader(StoreReader):
-    """Reads a store as if it held some runs only, for a report of these.
+    """Reads a store as if it held only some runs, for a report on these.
 
     Args:
-        whole: The store; it is opened once more.
+        whole: The store, which is opened again.
         run_ids: The runs to keep.
 
     Raises:

@@ -1,7 +1,7 @@
 """How runs were recorded: completeness, events, environment, memory shortages, tracker overhead.
 
-One collector records all runs of a machine, and its CPU time is that of the whole machine. Every
-run of a workload has that time; the largest value counts.
+One collector records all runs of a machine, so its CPU time covers the whole machine. Every run of
+a workload has that time; the largest value counts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from radt.store.records import LedgerRecord, RunRecord, SeriesRecord
 from radt.store.tables import LEDGERS
 from radt.tags import DRIVER, GIT_COMMIT, GPUS, PRUNED, PYTHON, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 
-#: Below this share of the expected samples, means and peaks may have missed something.
+#: Below this share of the expected samples, means and peaks may be wrong.
 COMPLETE = 0.99
-#: Ends of the events that `radt.collector` records of listeners and of itself.
+#: Suffixes of the events that `radt.collector` records of listeners and of itself.
 _ERRORS = ("restarted", "dropped", "unavailable", "unreadable")
 
 _TAGS = (GIT_COMMIT, GPUS, PYTHON, DRIVER, PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES)
@@ -43,7 +43,7 @@ _TAGS_OF = of_runs(
     "SELECT run_id, key, value FROM tag WHERE run_id IN :ids AND key IN :keys", "keys"
 )
 
-#: Memory in use and in all; a MIG instance's before its GPU's.
+#: Memory used and in total; a MIG instance's before its GPU's.
 _MEMORY = (
     ("gpu.mig.memory.used", "gpu.mig.memory.total"),
     ("gpu.memory.used", "gpu.memory.total"),
@@ -64,7 +64,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """How many epochs ended, and the mean time between two ends; None for fewer than two."""
+    """Number of ended epochs, and the mean time between two ends; None for fewer than two."""
 
     count: int = 0
     period_s: float | None = None
@@ -76,9 +76,9 @@ class MemoryShortage:
 
     Attributes:
         device: Its name, ``gpu0`` or a MIG instance.
-        used_bytes: The highest sample of all processes; without the allocation that failed.
-        total_bytes: The device's memory; None where it was not recorded.
-        of_run_bytes: The highest sample of the run itself; None where it was not recorded.
+        used_bytes: The highest sample of all processes, without the failed allocation.
+        total_bytes: The device's memory; None if not recorded.
+        of_run_bytes: The highest sample of the run itself; None if not recorded.
     """
 
     device: str
@@ -88,7 +88,7 @@ class MemoryShortage:
 
     @property
     def text(self) -> str:
-        """``38.9 GB of 39.6 GB in use on gpu0``."""
+        """Return ``38.9 GB of 39.6 GB in use on gpu0``."""
         of = "" if self.total_bytes is None else f" of {units.size(self.total_bytes)}"
         return f"{units.size(self.used_bytes)}{of} in use on {self.device}"
 
@@ -104,9 +104,9 @@ class RunRecording:
         environment: Commit, GPUs, driver and Python.
         is_thinned: `radt prune` thinned its samples.
         tracker_cpu_s: CPU time of the collector and its children between the run's start and end,
-            for all runs that it recorded; None where it is not known.
-        journal_bytes: What the script's processes wrote into their journals; None likewise.
-        shortage: The memory that ran out; None for other ends, and without a GPU.
+            for all runs that it recorded; None if unknown.
+        journal_bytes: Size of the journals of the script's processes; None if unknown.
+        shortage: The exhausted memory; None for other ends, and without a GPU.
     """
 
     epochs: Epochs = Epochs()
@@ -120,7 +120,7 @@ class RunRecording:
 
     @property
     def incomplete(self) -> list[tuple[str, float]]:
-        """Listeners with less than `COMPLETE` of their expected samples, and their share."""
+        """Return the listeners below `COMPLETE` of their expected samples, and their share."""
         shares = [
             (ledger.listener, ledger.received / ledger.expected)
             for ledger in self.ledgers
@@ -170,7 +170,7 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
 
 
 def _number(value: str) -> float | None:
-    """Return the number in a tag; tags are texts that users may set, too."""
+    """Return the number in a tag; users may set tags, too."""
     try:
         number = float(value)
     except ValueError:
@@ -179,7 +179,7 @@ def _number(value: str) -> float | None:
 
 
 def _shortages(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, MemoryShortage | None]:
-    """Return the memory that ran out, by run."""
+    """Return the exhausted memory, by run."""
     if not run_ids:
         return {}
     series = series_of(reader, run_ids, _MEMORY_METRICS)
@@ -194,7 +194,7 @@ def _shortages(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, MemoryS
 def _shortage(
     series: Sequence[SeriesRecord], stats: Mapping[Key, GaugeStats]
 ) -> MemoryShortage | None:
-    """Return the fullest device's."""
+    """Return the shortage of the fullest device."""
     peaks = {
         (record.metric, record.entity): stats[key].peak
         for record in series
@@ -223,11 +223,11 @@ class ListenerOverhead:
     """The readings of one listener; one that several runs share counts once.
 
     Attributes:
-        name: The listener's.
-        readings: How many.
-        sampling_s: How long they took in all, waiting for devices included.
-        longest_s: The longest of them.
-        recorded_s: The time over which it read.
+        name: Name of the listener.
+        readings: Number of readings.
+        sampling_s: Total duration of the readings, including waits for devices.
+        longest_s: Duration of the longest reading.
+        recorded_s: The time during which it read.
     """
 
     name: str
@@ -238,12 +238,12 @@ class ListenerOverhead:
 
     @property
     def mean_s(self) -> float:
-        """The mean duration of a reading."""
+        """Return the mean duration of a reading."""
         return self.sampling_s / self.readings
 
     @property
     def share(self) -> float | None:
-        """The part of the time that readings took."""
+        """Return the share of the time that readings took."""
         return self.sampling_s / self.recorded_s if self.recorded_s > 0 else None
 
 
@@ -252,12 +252,12 @@ class TrackerOverhead:
     """The tracker's overhead in a report.
 
     Attributes:
-        cpu_s: CPU time of the tracker while workloads ran, as far as it is known.
-        workload_s: The time that these took.
-        unknown: How many starts of workloads lack it: those of an earlier radt, and those whose
-            collector was restarted or ended meanwhile.
-        journal_bytes: What scripts wrote into journals; None where no run knows it.
-        listeners: Those with the largest share of the time first.
+        cpu_s: CPU time of the tracker while workloads ran, as far as known.
+        workload_s: Duration of these workloads.
+        unknown: Number of starts of workloads without it: those of an earlier radt, and those whose
+            collector restarted or ended meanwhile.
+        journal_bytes: Size of the scripts' journals; None if unknown for all runs.
+        listeners: The listeners, largest share of the time first.
     """
 
     cpu_s: float = 0.0
@@ -268,7 +268,7 @@ class TrackerOverhead:
 
     @property
     def cpu_share(self) -> float | None:
-        """CPU time per time; 1 is one core. None where it is not known."""
+        """Return CPU time per time; 1 is one core. None if unknown."""
         return self.cpu_s / self.workload_s if self.workload_s > 0 else None
 
     @property
@@ -290,7 +290,7 @@ class TrackerOverhead:
 def tracker_cpu(
     repeats: Sequence[Attempt], recordings: Mapping[str, RunRecording]
 ) -> Estimate | None:
-    """Return CPU time per time of a workload; None where it is not known."""
+    """Return CPU time per time of a workload; None if unknown."""
     spent = (_spent(attempt, recordings) for attempt in repeats)
     shares = [None if known is None else known[0] / known[1] for known in spent]
     return of_rows([shares], Combine.MEAN)
@@ -332,7 +332,7 @@ def _sum_known(values: Iterable[int | None]) -> int | None:
 
 
 def _spent(attempt: Attempt, recordings: Mapping[str, RunRecording]) -> tuple[float, float] | None:
-    """Return CPU time and the time in which it was spent, in seconds; None where not known.
+    """Return CPU time and the time in which it was spent, in seconds; None if unknown.
 
     On several machines, CPU times add up and the longest time counts.
     """
@@ -379,7 +379,7 @@ def _listeners(
 
 
 def _by_listener(overheads: Iterable[ListenerOverhead]) -> tuple[ListenerOverhead, ...]:
-    """Return one overhead a listener, the largest share first."""
+    """Return one overhead per listener, largest share first."""
     by_name: dict[str, list[ListenerOverhead]] = {}
     for overhead in overheads:
         by_name.setdefault(overhead.name, []).append(overhead)

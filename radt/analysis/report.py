@@ -1,7 +1,7 @@
 """Read an experiment as a report: time per epoch, throughput and load of each workload.
 
-Method: the first epoch is warm-up and left out if there is another one. Times come from epoch
-markers, load from the samples inside the epochs that count. Repeats of a row are averaged, and runs
+Method: the first epoch is warm-up and omitted if there is another one. Times come from epoch
+markers, load from the samples inside the counted epochs. Repeats of a row are averaged, and runs
 are compared with the same run alone (`radt.analysis.baselines`).
 """
 
@@ -57,10 +57,10 @@ class Report:
     Attributes:
         experiment: Its name.
         workloads: Summaries, the oldest first.
-        left_out: How many runs are missing because a profiler slowed them down.
-        open: How many runs still run or wait.
+        left_out: Number of runs omitted because a profiler slowed them down.
+        open: Number of runs that are still running or waiting.
         window: The part of each run that counts.
-        footnotes: Sentences on doubtful measurements; none where all is well.
+        footnotes: Sentences on doubtful measurements.
         tracker: The tracker's own overhead.
     """
 
@@ -74,15 +74,15 @@ class Report:
 
     @property
     def interference(self) -> Interference:
-        """How much models slow each other down."""
+        """Return how much models slow each other down."""
         return interference(self.workloads)
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        """The quantities that some workload has, in order.
+        """Return the quantities that any workload has, in order.
 
-        Utilisation is left out where each workload that has it also has the activity of its SMs,
-        which says more; the throughput of a run where it is that of all.
+        Utilisation is omitted if each workload that has it also has SM activity, which is more
+        informative; the throughput of a run if it equals that of all.
         """
         measured = {
             quantity
@@ -109,7 +109,7 @@ class Report:
 class ReportCache:
     """Caches data and summaries of workloads whose runs have not changed.
 
-    Two threads at once do no harm but read twice.
+    Concurrent threads are safe but may read twice.
     """
 
     def __init__(self) -> None:
@@ -134,20 +134,20 @@ class ReportCache:
         missing = [place for place, version in enumerate(versions) if version not in self._data]
         fresh = read_workloads(reader, [workloads[place] for place in missing], window)
         known = self._data | dict(zip((versions[place] for place in missing), fresh, strict=True))
-        self._data = {version: known[version] for version in versions}  # forgets the others
+        self._data = {version: known[version] for version in versions}  # drops the others
         return [known[version] for version in versions]
 
     def summaries(
         self, keys: Sequence[Hashable], summarise: Callable[[int], WorkloadSummary]
     ) -> list[WorkloadSummary]:
-        """Return summaries by keys of all that they depend on; new keys are summarised."""
+        """Return summaries by keys of all their inputs; new keys are summarised."""
         known = {key: self._summaries.get(key) or summarise(at) for at, key in enumerate(keys)}
         self._summaries = known
         return [known[key] for key in keys]
 
 
 def left_out_text(count: int) -> str:
-    """``2 runs were slowed down by a profiler and left out``."""
+    """Return ``2 runs were slowed down by a profiler and left out``."""
     were = "was" if count == 1 else "were"
     return f"{plural(count, 'run')} {were} slowed down by a profiler and left out"
 
@@ -167,13 +167,13 @@ def read_report(
         experiment: The experiment's name.
         profiled: Include workloads that a profiler slowed down. They are never baselines.
         window: The part of each run that counts.
-        cache: Of earlier reports; it is updated.
+        cache: Cache of earlier reports; it is updated.
 
     Raises:
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    # Before the runs: what is written in between is then read once more, not missed.
+    # Read before the runs: later writes are then read once more, not missed.
     revisions = _revisions(reader, experiment)
     runs = [run for run in reader.runs(experiment=experiment) if run.run_id in revisions]
     tags = _tags(reader, experiment)

@@ -1,11 +1,11 @@
 """Find the steady state of runs without epochs: the part after warm-up and before the end.
 
-The rule is MSER, the marginal standard error rule: of all ways to leave out the beginning, the one
-counts that leaves the smallest standard error of the mean (K. P. White, "An effective truncation
-heuristic for bias reduction in simulation output", Simulation 69(6), 1997), here of means of five
-values each (MSER-5: S. C. Spratt, University of Virginia, 1998), which removes noise. The end of a
-run, where it saves or evaluates, is not steady either: the rule leaves out both sides at once. As
-in White's paper, at most half may be left out; otherwise the run has no steady state.
+The rule is MSER, the marginal standard error rule: it truncates the beginning at the point that
+minimises the standard error of the mean (K. P. White, "An effective truncation heuristic for bias
+reduction in simulation output", Simulation 69(6), 1997), here of means of five values each (MSER-5:
+S. C. Spratt, University of Virginia, 1998), which removes noise. The end of a run, where it saves
+or evaluates, is not steady either, so both sides are truncated at once. As in White's paper, at
+most half may be truncated; otherwise the run has no steady state.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SOURCES: tuple[tuple[str, ...], ...] = (
     ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
     ("process.cpu.utilization",),
 )
-#: Ten means; with fewer, the result is random.
+#: Ten means; with fewer, the result would be random.
 MIN_SAMPLES = 50
 _BATCH = 5
-#: Longer series have more values a mean. Bounds are then known to half a percent of the run.
+#: Longer series have more values per mean. Bounds are then accurate to half a percent of the run.
 _MAX_BATCHES = 200
 #: A smaller standard deviation, as a share of the mean, is steady.
 _CALM = 0.01
 #: A larger difference, in standard errors, is significant.
 _DIFFERENT_ERRORS = 3.0
 _ROUNDING = 1e-12
-#: Runs whose points are in memory at a time.
+#: Number of runs whose points are in memory at a time.
 _RUNS_AT_A_TIME = 50
 
 
@@ -49,7 +49,7 @@ class SteadyState:
 
     Attributes:
         stretch: None without a steady state.
-        metric: The metric that was examined; empty where none had enough values.
+        metric: The metric examined; empty if none had enough values.
     """
 
     stretch: Stretch | None = None
@@ -60,7 +60,7 @@ def steady_stretch(samples: Samples) -> Stretch | None:
     """Return the steady state, from its first value to its last; None without one.
 
     Args:
-        samples: In time order. Values that are not finite are left out.
+        samples: Points in time order. Non-finite values are ignored.
     """
     finite = np.isfinite(samples.values)
     times_ns, values = samples.times_ns[finite], samples.values[finite]
@@ -139,7 +139,7 @@ def _fullest(
 def _calmest(means: Float64Array) -> tuple[int, int] | None:
     """Return the part with the smallest standard error, as first and stop.
 
-    None where it has the minimal length and still drifts, or next to it lies another level of that
+    None if it has the minimal length and still drifts, or lies next to another level of that
     length.
     """
     count = len(means)
@@ -156,7 +156,7 @@ def _calmest(means: Float64Array) -> tuple[int, int] | None:
     lengths = np.maximum(stops - firsts, 1)
     spread = squares[stops] - squares[firsts] - (sums[stops] - sums[firsts]) ** 2 / lengths
     errors = np.where(stops - firsts >= shortest, np.maximum(spread, 0.0) / lengths**2, np.inf)
-    # Without noise, rounding must not decide: the longest of equal parts counts.
+    # Without noise, rounding must not decide: the longest of equal parts wins.
     place = int(np.argmax(np.where(errors <= errors.min() + _ROUNDING, lengths, 0)))
     first, column = divmod(place, errors.shape[1])
     stop = shortest + column

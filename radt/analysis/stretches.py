@@ -1,4 +1,4 @@
-"""Stretches of time, from and to in ns, both included; and how much counters grew within them."""
+"""Stretches of time, from and to in ns, both inclusive; and increases of counters within them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 from radt.store.counters import Increases
 from radt.store.records import Int64Array
 
-#: From and to, both included.
+#: From and to, both inclusive.
 Stretch = tuple[int, int]
-#: In order and apart from each other.
+#: In order and disjoint.
 Stretches = Sequence[Stretch]
 
-#: Where a stretch has no end on that side.
+#: Bounds of a stretch without an end on that side.
 EARLIEST_NS, LATEST_NS = -(2**63), 2**63 - 1
 
 
@@ -42,7 +42,7 @@ def clipped(stretches: Stretches, bounds: Stretch) -> list[Stretch]:
     [(3, 5), (6, 7)]
     """
     first_ns, last_ns = bounds
-    # The one that began last before the bounds may reach into them.
+    # The last one that began before the bounds may reach into them.
     place = max(0, bisect_left(stretches, (first_ns, first_ns)) - 1)
     parts: list[Stretch] = []
     while place < len(stretches) and stretches[place][0] < last_ns:
@@ -54,19 +54,19 @@ def clipped(stretches: Stretches, bounds: Stretch) -> list[Stretch]:
 
 
 def length_s(stretches: Stretches) -> float | None:
-    """Return the seconds of all; None without stretches, or for one without an end."""
+    """Return the total length in seconds; None without stretches, or for one without an end."""
     if not stretches or stretches[0][0] == EARLIEST_NS or stretches[-1][1] == LATEST_NS:
         return None
     return sum(end_ns - start_ns for start_ns, end_ns in stretches) / 1e9
 
 
 def covered_ns(stretches: Stretches, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return how much of each of many intervals (N,), in time order, is in the stretches (N,)."""
+    """Return how much of each interval (N,), in time order, is in the stretches (N,)."""
     if not len(start_ns) or not stretches:
         return np.zeros(len(start_ns), dtype=np.int64)
     # Differences to distant times would overflow 64-bit integers.
     first_ns, last_ns = int(start_ns[0]), int(end_ns[-1])
-    if len(stretches) == 1:  # most runs
+    if len(stretches) == 1:  # the case for most runs
         bounds = max(stretches[0][0], first_ns), min(stretches[0][1], last_ns)
         overlap: Int64Array = np.minimum(end_ns, bounds[1]) - np.maximum(start_ns, bounds[0])
         return overlap.clip(0)
@@ -85,7 +85,7 @@ def covered_ns(stretches: Stretches, start_ns: Int64Array, end_ns: Int64Array) -
 
 
 class Within:
-    """Stretches to look times up in."""
+    """Stretches for looking up times."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -116,9 +116,9 @@ class Within:
 
 
 def growth(increases: Increases, within: Stretches | None = None) -> float | None:
-    """Return how much a counter grew; within stretches, or in all.
+    """Return the increase of a counter: within stretches, or in total.
 
-    An increase that reaches beyond a stretch counts in proportion to time. None where no increase
+    An increase that reaches beyond a stretch counts in proportion to time. None if no increase
     meets a stretch.
     """
     if within is None:
@@ -134,7 +134,7 @@ def rate_per_s(increases: Increases, within: Stretches) -> float | None:
 
 
 def _share(increases: Increases, covered: Int64Array) -> float | None:
-    """Return the increases, each in proportion to its time that is covered."""
+    """Return the increases, each in proportion to its covered time."""
     lengths = (increases.end_ns - increases.start_ns).astype(np.float64)
     met = (covered > 0) & (lengths > 0)
     if not met.any():

@@ -37,10 +37,10 @@ class RunSummary:
     """One row of a workload.
 
     Attributes:
-        run: Its newest run that finished, else its newest.
-        name: Unlike that of other models of the experiment.
-        repeats: How many of its runs finished.
-        profiled: The profiler that it ran under, or beside; empty without one.
+        run: Its newest finished run, else its newest run.
+        name: Name, unique among the models of the experiment.
+        repeats: Number of finished runs.
+        profiled: The profiler that it ran under or beside; empty without one.
     """
 
     run: RunRecord
@@ -50,7 +50,7 @@ class RunSummary:
 
     @property
     def status(self) -> RunStatus:
-        """FINISHED if one repeat did."""
+        """Return FINISHED if one repeat finished."""
         return RunStatus.FINISHED if self.repeats else self.run.status
 
 
@@ -59,12 +59,12 @@ class GroupSummary:
     """The like runs of a workload: mean of their times, sum of their throughput and CPU.
 
     Attributes:
-        name: Of the runs.
+        name: Name of the runs.
         runs: One or more.
-        status: How they ended. Runs that did not finish have a group without values.
-        values: What was measured.
-        baseline: What `slowdown` refers to; None without one.
-        shortage: The memory that ran out; None for other ends.
+        status: How they ended. Unfinished runs have a group without values.
+        values: The measured values.
+        baseline: The baseline of `slowdown`; None without one.
+        shortage: The exhausted memory; None for other ends.
     """
 
     name: str
@@ -76,11 +76,11 @@ class GroupSummary:
 
     @property
     def repeats(self) -> int:
-        """How many times each of them finished, at least."""
+        """Return how often each of them finished, at least."""
         return min(run.repeats for run in self.runs)
 
     def mean(self, quantity: Quantity) -> float | None:
-        """Return a value; None where it was not measured."""
+        """Return a value; None if not measured."""
         estimate = self.values.get(quantity)
         return None if estimate is None else estimate.mean
 
@@ -90,7 +90,7 @@ class GroupSummary:
 
     @property
     def slowdown(self) -> float | None:
-        """Time per epoch over that of the same run alone, None without one."""
+        """Return time per epoch over that of the same run alone; None without one."""
         return self.mean(Quantity.SLOWDOWN)
 
     @property
@@ -99,7 +99,7 @@ class GroupSummary:
 
     @property
     def cpu_cores(self) -> float | None:
-        """CPU time per time of their process trees."""
+        """Return CPU time per time of their process trees."""
         return self.mean(Quantity.CPU)
 
 
@@ -110,12 +110,12 @@ class WorkloadSummary:
     Attributes:
         label: Its label; `NO_VALUE` without one.
         groups: Its like runs.
-        energy: Of its GPUs and runs.
+        energy: Energy of its GPUs and runs.
         host: Its machine.
-        values: Of its devices, and of all its runs together.
-        workload_ids: Of the starts that count, the oldest first.
+        values: Values of its devices, and of all its runs together.
+        workload_ids: Ids of the starts that count, oldest first.
         is_adjusted: Its runs trained more or fewer epochs than alone, and ``SERIAL`` is the time of
-            as many epochs alone.
+            the same number of epochs alone.
     """
 
     label: str
@@ -132,12 +132,12 @@ class WorkloadSummary:
 
     @property
     def workload_id(self) -> str:
-        """That of the newest start."""
+        """Return the id of the newest start."""
         return self.workload_ids[-1]
 
     @property
     def name(self) -> str:
-        """Its label, else the names of its runs."""
+        """Return its label, else the names of its runs."""
         if self.label != NO_VALUE:
             return self.label
         return ", ".join(group.name for group in self.groups)
@@ -248,7 +248,7 @@ def _row(
 def _like_rows(
     rows: Mapping[str, RunSummary], keys: Mapping[str, BaselineKey]
 ) -> Iterable[Sequence[str]]:
-    """Return the letters of rows that are summarised as one."""
+    """Return the letters of rows to summarise as one."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for letter, row in rows.items():
         groups.setdefault((keys[row.run.run_id], row.status, row.profiled), []).append(letter)
@@ -284,7 +284,7 @@ def _group(
 
 
 def models_text(counts: Iterable[tuple[str, int]]) -> str:
-    """``2 × resnet26 + resnet50``."""
+    """Return ``2 × resnet26 + resnet50``."""
     return " + ".join(f"{count} × {name}" if count > 1 else name for name, count in counts)
 
 
@@ -294,7 +294,7 @@ class Encounter:
 
     Attributes:
         model: The name of the measured runs.
-        neighbours: How many runs of each model shared a device with each of them, by name.
+        neighbours: Number of runs of each model that shared a device with each of them, by name.
         collocation: ``MPS`` or a MIG profile; empty without either.
         slowdown: Time per epoch over that of the same run alone.
         workload: The workload's label.
@@ -310,23 +310,23 @@ class Encounter:
 
     @property
     def degree(self) -> int:
-        """The number of runs on the device, itself included."""
+        """Return the number of runs on the device, including itself."""
         return 1 + sum(count for _, count in self.neighbours)
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its neighbours were of several models."""
+        """Return whether its neighbours were of several models."""
         return len(self.neighbours) > 1
 
     @property
     def neighbours_text(self) -> str:
-        """``2 × resnet26 + resnet50``."""
+        """Return ``2 × resnet26 + resnet50``."""
         return models_text(self.neighbours)
 
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """The matrix; empty where no workload has both neighbours and baselines.
+    """The interference matrix; empty if no workload has both neighbours and baselines.
 
     ``models`` names the rows and ``neighbours`` the columns, in the report's order.
     """
@@ -337,7 +337,7 @@ class Interference:
     mixed: tuple[Encounter, ...] = ()
 
     def at(self, model: str, neighbour: str) -> tuple[Encounter, ...]:
-        """Return a cell: one entry for each workload, the fewest neighbours first."""
+        """Return a cell: one entry per workload, fewest neighbours first."""
         return tuple(
             encounter
             for encounter in self.encounters

@@ -9,7 +9,7 @@ from enum import StrEnum
 from radt.errors import UsageError
 from radt.model import MarkerKind
 
-#: What `WindowSpec.parse` takes, for help and errors.
+#: Forms that `WindowSpec.parse` accepts, for help and errors.
 WINDOW_FORMS = (
     "epoch:2, epoch:2-4, epoch:2- (from 2 on), train (the name of a phase or span), "
     "phase:train, span:load, steady or all"
@@ -40,9 +40,9 @@ class WindowSpec:
 
     Attributes:
         kind: How the window is chosen.
-        first_epoch: Number of the first epoch that counts, as the script counts them: the
-            marker's step, so 0 or 1 for a script's first epoch.
-        last_epoch: That of the last one, None for no limit.
+        first_epoch: Number of the first epoch that counts, in the script's numbering: the marker's
+            step, so 0 or 1 for a script's first epoch.
+        last_epoch: Number of the last epoch, None for no limit.
         name: The name of phases or spans.
         marker: Phase or span, None for either.
         overlap: Only while all runs of the workload ran, from the last one's start to the first
@@ -102,7 +102,7 @@ class WindowSpec:
 
     @property
     def text(self) -> str:
-        """A description for tables and pages."""
+        """Return a description for tables and pages."""
         match self.kind:
             case WindowKind.AFTER_FIRST:
                 words = "all epochs after the first"
@@ -122,7 +122,7 @@ class WindowSpec:
 
     @property
     def epochs_text(self) -> str:
-        """The requested epochs."""
+        """Return the requested epochs."""
         if self.last_epoch is None:
             return f"epochs from {self.first_epoch} on"
         if self.last_epoch == self.first_epoch:
@@ -131,7 +131,7 @@ class WindowSpec:
 
     @property
     def marker_text(self) -> str:
-        """The requested phase or span."""
+        """Return the requested phase or span."""
         return f"{self.marker or 'phase or span'} '{self.name}'"
 
 
@@ -140,7 +140,7 @@ DEFAULT_WINDOW = WindowSpec()
 
 
 def _is_plain(name: str) -> bool:
-    """Return whether a name alone is read as a phase or span."""
+    """Return whether a name without prefix is read as a phase or span."""
     try:
         spec = WindowSpec.parse(name)
     except UsageError:

@@ -1,4 +1,4 @@
-"""The part of each run that counts, found from its markers, for many runs at once."""
+"""Find the part of each run that counts from its markers, for many runs at once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
 from radt.units import plural
 
-#: More different notes would not help.
+#: Maximum number of different notes.
 _MAX_NOTES = 6
-#: Names that are listed where the requested one is missing.
+#: Maximum number of names listed if the requested one is missing.
 _MAX_NAMES = 6
 
 
@@ -36,11 +36,11 @@ class Window:
     """The part of a run that counts.
 
     Attributes:
-        stretches: Its time; none if the run lacks the requested window.
-        epochs_s: Seconds of each epoch that lies wholly in them; of a phase or span, its seconds in
-            each of these epochs.
+        stretches: Its stretches of time; none if the run lacks the requested window.
+        epochs_s: Seconds of each epoch that lies wholly in them; for a phase or span, its seconds
+            in each of these epochs.
         epochs: The part of the stretches that belongs to these epochs.
-        how: How it was found, if not as requested: "only one epoch ended, so it counts".
+        how: How it differs from the request: "only one epoch ended, so it counts".
         missing: Why it has no stretches: "no phase or span 'train'".
     """
 
@@ -56,7 +56,7 @@ class Window:
 
     @property
     def length_s(self) -> float | None:
-        """The seconds of all stretches; None without any, or if a start or end is unknown."""
+        """Return the seconds of all stretches; None without any or with an unknown bound."""
         return length_s(self.stretches)
 
 
@@ -87,8 +87,8 @@ def find_windows(
     Args:
         reader: The store.
         attempts: The workloads.
-        series: The series of each run, those of its pace among them.
-        spec: Which part counts.
+        series: The series of each run, including those of its pace.
+        spec: The part that counts.
 
     Raises:
         CodecError: A chunk is damaged.
@@ -128,17 +128,17 @@ def find_windows(
 
 
 def after_first(epochs: Sequence[MarkerRecord]) -> Window:
-    """Return the default window of a run, also of one that still runs.
+    """Return the default window of a run, also of an unfinished one.
 
     Args:
-        epochs: In the order in which they began; those that have not ended do not count.
+        epochs: In the order in which they began; unfinished ones do not count.
     """
     ended = [epoch for epoch in epochs if epoch.end_ns is not None]
     return _window(_after_first(ended)) if ended else Window()
 
 
 def _overlap(attempt: Attempt) -> Stretch | str | None:
-    """Return when all runs of a workload ran; else why that is not known; None for one run."""
+    """Return when all runs of a workload ran, else why that is unknown; None for one run."""
     if len(attempt.runs) == 1 and attempt.complete:
         return None
     if not attempt.complete:
@@ -201,7 +201,7 @@ def _after_first(epochs: Sequence[MarkerRecord]) -> _Draft:
 
 
 def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Draft:
-    """Return the requested epochs; the time between two successive ones counts with them."""
+    """Return the requested epochs, including the time between successive ones."""
     numbers = [place if epoch.step is None else epoch.step for place, epoch in enumerate(epochs, 1)]
     last = max(numbers, default=0) if spec.last_epoch is None else spec.last_epoch
     places = [place for place, number in enumerate(numbers) if spec.first_epoch <= number <= last]
@@ -272,7 +272,7 @@ def _within_overlap(draft: _Draft, overlap: Stretch | str) -> _Draft:
 def _with_names(
     reader: StoreReader, windows: Mapping[str, Window], spec: WindowSpec
 ) -> dict[str, Window]:
-    """Return the windows; one without the requested phase or span lists those of its run."""
+    """Return the windows; without the requested phase or span, a window lists those of its run."""
     nothing = f"no {spec.marker_text}"
     without = [run_id for run_id, window in windows.items() if window.missing == nothing]
     named = dict(windows)

@@ -1,1 +1,1 @@
-"""The collector: one process a machine that samples listeners and reads journals."""
+"""The collector: one process per machine that samples listeners and reads journals."""

@@ -1,4 +1,4 @@
-"""The collector's client. Imports the standard library only.
+"""Client of the collector. Imports the standard library only.
 
 It reconnects by itself after the collector was restarted: it registers its runs again, says which
 have started, and repeats the request under way. A collector that was not reached is not waited for
@@ -37,9 +37,9 @@ from radt.errors import CollectorError, RadtError
 from radt.model import RunStatus
 from radt.procfs import process_stat
 
-#: How often to check whether a collector that is starting listens already.
+#: How often to check whether a starting collector already listens.
 _POLL_S = 0.01
-#: A guardian that is started while its predecessor is about to leave leaves at once, too.
+#: A guardian started while its predecessor is about to exit exits at once, too.
 _START_AGAIN_S = 2.0
 #: How long `begin` waits for a store that is busy; the rows are written as soon as it is not.
 _STORE_TIMEOUT_S = 5.0
@@ -76,10 +76,10 @@ class _RefusedError(CollectorError):
 
 
 class CollectorClient:
-    """One connection to the user's collector; safe to use from several threads.
+    """One connection to the user's collector. Thread-safe.
 
-    The runs registered through a client belong to its process: when that dies, its runs are ended.
-    Create one with `connect`.
+    The runs registered through a client belong to its process and are ended when it dies. Create
+    one with `connect`.
 
     Raises:
         CollectorError: From all methods but `close`, if the collector refuses or cannot be reached.
@@ -199,8 +199,8 @@ class CollectorClient:
         A collector that is away learns of it when it is reached.
 
         Args:
-            devices: Its GPUs, if they differ from those at registration: MIG instances are created
-                in between.
+            devices: The run's GPUs, if they differ from those at registration: MIG instances are
+                created in between.
         """
         request = {"run_id": run_id, "pid": pid, "monotonic_ns": monotonic_ns}
         request |= {"devices": None if devices is None else list(devices)}
@@ -215,13 +215,13 @@ class CollectorClient:
         reason: str = "",
         timeout_s: float = 10.0,
     ) -> None:
-        """End a run and return when all of it is in the store and its row says so.
+        """End a run; return when the store has all of it and its row has the final status.
 
         Args:
             status: How it ended; None for what the script's journal says.
 
         Raises:
-            CollectorError: It is not in the store within ``timeout_s``; the collector keeps
+            CollectorError: The run is not in the store within ``timeout_s``; the collector keeps
                 retrying.
         """
         ended_ns = time.monotonic_ns()
@@ -250,7 +250,7 @@ class CollectorClient:
         self._started.pop(run_id, None)
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
-        """Return the current values of those of the runs that are being recorded."""
+        """Return the current values of the given runs that are being recorded."""
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
         return {run_id: LiveView.from_json(view) for run_id, view in answer["live"].items()}
 
@@ -263,12 +263,12 @@ class CollectorClient:
         return CollectorStatus.from_json(self._ask(Op.STATUS, {})["status"])
 
     def close(self) -> None:
-        """Close the connection. Runs that were not finished stay this process's until it ends."""
+        """Close the connection. Unfinished runs belong to this process until it exits."""
         with self._lock:
             self._drop()
 
     def _ask(self, op: Op, arguments: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
-        """Send a request and return the answer, over a new connection if this one is broken."""
+        """Send a request and return the response, over a new connection if this one is broken."""
         self._forget_parents_connection()
         with self._lock:
             return self._reach(
@@ -295,7 +295,7 @@ class CollectorClient:
         return answer
 
     def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
-        """Talk over the connection; reconnect when it breaks, as it does when a collector exits."""
+        """Talk over the connection, reconnecting when it breaks (a collector may exit)."""
         while True:
             try:
                 if self._socket is None:
@@ -367,8 +367,8 @@ class CollectorClient:
             with starting(self.deadline_s):
                 start_guardian(self.deadline_s)
         for registration in list(self._registrations.values()):
-            # A run that is refused now (its store was deleted) must not keep the others from
-            # being recorded; whoever finishes it gets the error.
+            # A run that is refused now (its store was deleted) must not keep the others from being
+            # recorded; the call that finishes it gets the error.
             with suppress(_RefusedError):
                 self._exchange(
                     Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S
@@ -392,7 +392,7 @@ class CollectorClient:
                     connection.connect(address)
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
-            except BlockingIOError as error:  # as many as may wait are waiting
+            except BlockingIOError as error:  # the queue of waiting connections is full
                 connection.close()
                 if time.monotonic() >= give_up_s:
                     raise TimeoutError("it accepts nobody") from error

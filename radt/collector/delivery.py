@@ -1,4 +1,4 @@
-"""The processes that upload a store to MLflow and Postgres: start, notify, restart and end them.
+"""Start, notify, restart and end the processes that upload a store to MLflow and Postgres.
 
 MLflow is far heavier than the whole collector, so it has processes of its own: one per store and
 tracking server. So has Postgres, whose network waits must not hold up anything. A deliverer watches
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 1.0
 _MAX_BACKOFF_S = 60.0
-#: A deliverer that lived this long did not die of what killed the one before.
+#: A deliverer that lived this long did not die of the same cause as the one before.
 _STABLE_S = 60.0
 
 
@@ -47,7 +47,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A store and where its runs are uploaded to."""
+    """A store and the address that its runs are uploaded to."""
 
     store: Path
     uri: str
@@ -58,7 +58,7 @@ class Destination:
         return [sys.executable, "-P", "-m", self.way.module, "--store", str(self.store)]
 
     def environment(self) -> dict[str, str]:
-        """Return the URI: not an argument, as the process list would show its password."""
+        """Return the URI as a variable, as the process list would show its password."""
         return {self.way.variable: self.uri}
 
 
@@ -100,13 +100,13 @@ class Deliverer:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None if none runs at the moment."""
+        """Return the process id; None if no process runs at the moment."""
         with self._lock:
             return None if self._process is None else self._process.pid
 
     @property
     def gone(self) -> bool:
-        """Whether it was closed and has ended."""
+        """Return whether it was closed and has exited."""
         with self._lock:
             return self._closing and self._process is None
 
@@ -158,12 +158,12 @@ class Deliverer:
             self._end_input()
 
     def check(self) -> None:
-        """Reap it if it ended, restart it when due. Called about every second."""
+        """Reap it if it has exited, restart it when due. Called about every second."""
         with self._lock:
             self._advance()
 
     def kill(self) -> None:
-        """End it at once; the next one uploads the rest."""
+        """Kill it at once; the next deliverer uploads the rest."""
         with self._lock:
             self._closing = True
             self._end()
@@ -222,7 +222,7 @@ class Deliverer:
         env = {
             name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)
         }
-        if not self._env:  # registered before this worker was started: what the first client had
+        if not self._env:  # registered before this worker started: keep the first client's
             env = dict(os.environ)
         command = self._destination.command()
         self._gives_way = self._wait_s > 0 and not self._urgent
@@ -252,7 +252,7 @@ class Deliverer:
         try:
             self._process.stdin.write(b"\n")
         except BlockingIOError:
-            pass  # it has not read the previous notification, which is enough
+            pass  # the previous notification is still unread, which is enough
         except BrokenPipeError:
             return  # it has died; the next check notices
         self._news = self._urgent = False
@@ -279,11 +279,11 @@ class Deliverers:
         self._lock = threading.Lock()
         #: By destinations without passwords: one that changes must not make a second one.
         self._deliverers: dict[Destination, Deliverer] = {}
-        #: Stores that no run is recorded into, whose deliverers finish.
+        #: Stores without runs being recorded, whose deliverers finish.
         self._released: set[Path] = set()
 
     def of(self, registration: Registration) -> list[Deliverer]:
-        """Return those that upload a run."""
+        """Return the deliverers that upload a run."""
         return [deliverer for deliverer, _ in self._of(registration)]
 
     def ensure(self, registration: Registration) -> None:
@@ -323,11 +323,11 @@ class Deliverers:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes that are running."""
+        """Return the ids of the running processes."""
         return [pid for deliverer in self._all() if (pid := deliverer.pid) is not None]
 
     def check(self) -> None:
-        """Check all of them; forget those that were closed."""
+        """Check all of them; remove those that were closed."""
         with self._lock:
             self._finish_released()
         for deliverer in self._all():
@@ -340,20 +340,20 @@ class Deliverers:
             self._released &= {key.store for key in self._deliverers}
 
     def close(self) -> bool:
-        """Let all finish; return whether all have. Called again until they have."""
+        """Let all finish; return whether all have. Call it again until they have."""
         with self._lock:
             self._released |= {key.store for key in self._deliverers}
         self.check()
         return not any(deliverer.running for deliverer in self._all())
 
     def release(self, store: Path) -> None:
-        """Let those of a store finish that no run is recorded into any longer."""
+        """Let the deliverers of a store without recorded runs finish."""
         with self._lock:
             self._released.add(store)
             self._finish_released()
 
     def _finish_released(self) -> None:
-        """Close what is released: MLflow's ids go to Postgres too, which is therefore done last."""
+        """Close released deliverers, Postgres last because MLflow's ids go there too."""
         delivering = {
             key.store
             for key, deliverer in self._deliverers.items()

@@ -1,11 +1,12 @@
 """The guardian: starts the worker, and restarts it if it dies or no longer responds.
 
-It does nothing else, imports next to nothing, and sleeps until something happens. If the guardian
-itself is killed, the worker continues; the next client starts another guardian, which adopts it.
+It does nothing else, imports next to nothing, and sleeps in between. If the guardian itself is
+killed, the worker continues, and the next client starts another guardian, which adopts it.
 
-Worker and guardian share a mapped file, which survives the worker's death: a heartbeat, and which
-listeners were reading. A listener that crashes the whole process (in a driver's library) would do
-so after every restart, so one that was reading at three deaths is not started again.
+Worker and guardian share a mapped file that survives the worker's death. It holds a heartbeat and
+which listeners were reading. A listener that crashes the whole process (in a driver's library)
+would do so after every restart, so a listener that was reading at three deaths is not started
+again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from radt.home import runtime_dir
 
 #: How often to check the worker's heartbeat; it beats every second.
 _LOOK_S = 10.0
-#: Without a heartbeat for this long the worker is stuck (a listener's library that blocks all
-#: threads) and is killed. Far more than a machine that swaps needs.
+#: Without a heartbeat for this long, the worker is stuck (a listener's library that blocks all
+#: threads) and is killed. Far more than a swapping machine needs.
 _STUCK_S = 90.0
 _STABLE_S = 30.0
 _MAX_BACKOFF_S = 30.0
@@ -43,7 +44,7 @@ class Guardian:
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._stopping = False
-        # Written to when asked to stop: wakes up a pause, which a signal alone does not.
+        # Written to on a stop request: wakes up a pause, which a signal alone does not.
         self._wake_read, self._wake_write = os.pipe()
 
     def stop(self) -> None:
@@ -54,7 +55,7 @@ class Guardian:
             _signal(self._pid, signal.SIGTERM)
 
     def run(self) -> None:
-        """Supervise until the worker ends by itself."""
+        """Supervise until the worker exits by itself."""
         backoff_s = 0.0
         while not self._stopping:
             begun_s = time.monotonic()
@@ -64,10 +65,10 @@ class Guardian:
                 self._process.wait()
                 self._process = None
             if not unclean_path().exists():
-                return  # it ended on purpose
+                return  # it exited on purpose
             print(f"worker {self._pid} died", file=sys.stderr, flush=True)  # noqa: T201 - the log
             self._pid = 0
-            # The first restart is immediate; repeated deaths slow it down.
+            # The first restart is immediate; repeated deaths delay it.
             if time.monotonic() - begun_s > _STABLE_S:
                 backoff_s = 0.0
             select.select([self._wake_read], [], [], backoff_s)
@@ -80,7 +81,7 @@ class Guardian:
         return self._process.pid
 
     def _watch(self) -> None:
-        """Return when the worker has ended."""
+        """Return when the worker has exited."""
         beats, beat_s = self._heartbeat.beats, time.monotonic()
         try:
             fd = os.pidfd_open(self._pid)
@@ -102,11 +103,11 @@ def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass  # it has ended
+        pass  # it has exited
 
 
 def main(*, detach: bool) -> int:
-    """Run a guardian, unless there is one.
+    """Run a guardian, unless one is running.
 
     Args:
         detach: Have limits, priority and masks of its own; in the foreground it keeps those given.
@@ -130,7 +131,7 @@ _SLOT = struct.Struct("<56sBBxxxxxx")  # name, reading, strikes
 _HEARTBEAT = struct.Struct("<q")
 _SIZE = 64 * (_SLOTS + 1)
 
-#: Deaths of the worker during a listener's reading after which it is not started again.
+#: Deaths of the worker during a listener's reading after which the listener is not started again.
 MAX_STRIKES = 3
 
 
@@ -138,7 +139,7 @@ class ReadingMark:
     """The mark of one listener; each call writes a byte to memory.
 
     Listeners read at the same instants, so a death strikes bystanders too. Those with a strike
-    therefore read one at a time: at the next death only the culprit is found reading.
+    therefore read one at a time, so that only the culprit is reading at the next death.
     """
 
     _suspects = threading.Lock()
@@ -150,21 +151,21 @@ class ReadingMark:
         self._alone = False
 
     def reading(self) -> None:
-        """Mark that it is about to read; may wait a moment for another suspect."""
+        """Mark the listener as about to read; may wait briefly for another suspect."""
         if self.strikes and not self._alone:
-            # One that hangs must not keep the others from reading.
+            # A hanging listener must not keep the others from reading.
             self._alone = self._suspects.acquire(timeout=1.0)
         self._memory[self._reading] = 1
 
     def idle(self) -> None:
-        """Mark that it returned or raised."""
+        """Mark the listener as returned or raised."""
         self._memory[self._reading] = 0
         if self._alone:
             self._alone = False
             self._suspects.release()
 
     def clear(self) -> None:
-        """Forgive its strikes: it has proved itself."""
+        """Clear the listener's strikes: it has proved itself."""
         self._memory[self._strikes] = 0
 
     @property
@@ -178,7 +179,7 @@ def heartbeat_path() -> Path:
 
 
 def unclean_path() -> Path:
-    """Return the file that exists while a worker runs, and after one died."""
+    """Return the file that exists while a worker runs, and after one has died."""
     return runtime_dir() / "worker.running"
 
 
@@ -195,7 +196,7 @@ class Heartbeat:
 
     @property
     def beats(self) -> int:
-        """How often the worker has said that it is alive."""
+        """Return the number of heartbeats of the worker."""
         return int(_HEARTBEAT.unpack_from(self._memory)[0])
 
     def beat(self) -> None:
@@ -209,7 +210,7 @@ class Heartbeat:
                 _SLOT.pack_into(self._memory, offset, name, 0, min(255, strikes + 1))
 
     def mark(self, listener: str) -> ReadingMark:
-        """Return the mark of a listener, a new one if it has none."""
+        """Return the mark of a listener, creating it if missing."""
         wanted = listener.encode()[:56].ljust(56, b"\0")
         offset = 64
         for offset in self._offsets():
@@ -219,7 +220,7 @@ class Heartbeat:
             if not name.strip(b"\0"):
                 self._memory[offset : offset + 56] = wanted
                 break
-        return ReadingMark(self._memory, offset)  # with 63 listeners, the last is shared
+        return ReadingMark(self._memory, offset)  # with 63 listeners, the last mark is shared
 
     def close(self) -> None:
         self._memory.close()

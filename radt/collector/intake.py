@@ -1,8 +1,8 @@
-"""Turn what a run's journals hold into rows of the store.
+"""Turn the contents of a run's journals into rows of the store.
 
-A commit is not synchronised by itself (``synchronous = NORMAL``): a power cut may take back the
-last of them, never half of one. What journals still hold is read again then. Once a segment is
-removed nothing could be read again, so that its commits must be on the disk first.
+A commit is not synchronised by itself (``synchronous = NORMAL``): a power failure may undo the last
+commits, but only whole ones. The journals are then read again. A removed segment cannot be read
+again, so its commits must be on disk first.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 def settle(store: Path) -> None:
-    """Return when all commits of a SQLite store are on the disk; raise OSError if that fails.
+    """Return when all commits of an SQLite store are on disk; raise OSError if that fails.
 
-    Commits are in the write-ahead log, or in the file, to which SQLite moves them with an fsync of
-    its own (https://www.sqlite.org/wal.html#performance_considerations).
+    Commits are in the write-ahead log, or in the file, to which SQLite moves them with its own
+    fsync (https://www.sqlite.org/wal.html#performance_considerations).
     """
     try:
         descriptor = os.open(store.with_name(f"{store.name}-wal"), os.O_RDONLY | os.O_CLOEXEC)
@@ -77,7 +77,7 @@ class JournalPart:
         batches: Sequence[SeriesBatch] = (),
         markers: Sequence[MarkerRecord] = (),
     ) -> None:
-        """Write this part with new series and other batches and markers, inside a transaction."""
+        """Write this part with new series and further batches and markers, inside a transaction."""
         writer.add_series(series)
         writer.append(run_id, [*batches, *self.batches])
         writer.put_markers([*markers, *self.markers])
@@ -91,10 +91,10 @@ class JournalPart:
 
 
 class JournalIntake:
-    """Reads the journals of one run from where the store says that it has them.
+    """Reads the journals of one run from the position that the store recorded.
 
     Args:
-        stored: Knows what the store has of the run.
+        stored: Series and markers that the store has of the run.
         store: The store's file.
     """
 
@@ -125,7 +125,7 @@ class JournalIntake:
         )
 
     def read(self, *, final: bool) -> JournalPart:
-        """Read what is new; ``final`` when the processes are gone, so that nothing is waited for.
+        """Read new records; ``final``: the processes have exited, so nothing more will follow.
 
         Raises:
             JournalError: A journal is damaged.
@@ -158,7 +158,7 @@ class JournalIntake:
         return self._reader.finish()
 
     def consumed(self, part: JournalPart) -> None:
-        """Delete from the journal what was read and is in the store."""
+        """Delete from the journal what is in the store."""
         if part.cursors:
             try:
                 self._reader.delete_consumed(part.cursors, before=lambda: settle(self._store))
@@ -166,7 +166,7 @@ class JournalIntake:
                 log.warning("the journal of run %s is not cut yet: %s", self._run_id, error)
 
     def discard(self) -> None:
-        """Remove the journals of a run that has ended and is in the store."""
+        """Remove the journals of an ended run that is in the store."""
         try:
             settle(self._store)
         except OSError as error:
@@ -175,7 +175,7 @@ class JournalIntake:
             self._reader.remove_finished()
 
     def _loss(self, batch: JournalBatch, name: str, count: int, reason: str) -> MarkerRecord:
-        """Count and log what was lost; mark up to where values came."""
+        """Count and log lost values, and mark the stretch up to the next values."""
         self._losses.miss(count, reason)
         log.warning("run %s: %d %s", self._run_id, count, reason)
         times_ns = [int(column.times_ns.max()) for column in batch.scalars if len(column.times_ns)]
@@ -185,7 +185,7 @@ class JournalIntake:
         return self._numbering.marker(MarkerKind.EVENT, name, at_ns, detail=detail)
 
     def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
-        """End the markers that their process never ended."""
+        """End the markers that their processes never ended."""
         self._open.clear()
         return [self._numbering.close(marker, end_ns) for marker in self._numbering.open_markers()]
 
@@ -209,7 +209,7 @@ class JournalIntake:
                 self._open[event.process, event.token] = marker
             else:
                 begun = self._open.pop((event.process, event.token), None)
-                # Begun before the collector was restarted: the store knows it by its name.
+                # It began before the collector restarted: the store has it by name.
                 begun = begun or self._numbering.find_open(
                     event.kind, event.name, event.step, event.process
                 )
@@ -221,11 +221,11 @@ class JournalIntake:
 
 
 def _identity(column: ScalarColumn) -> tuple[SeriesKey, Metric]:
-    """Which series of the run a column belongs to."""
+    """Return the identity of a column's series in the run."""
     series = column.series
     if series is None:
         return SeriesKey(SOFTWARE, column.name, column.process), Metric(column.name, "", Scope.RUN)
-    # ``rank 1/cuda:1``: each process numbers what it sees from 0.
+    # ``rank 1/cuda:1``: each process numbers its devices from 0.
     entity = "/".join(part for part in (column.process, series.entity) if part)
     metric = Metric(series.metric, series.unit, series.scope, series.kind, method=series.method)
     return SeriesKey(series.listener, series.metric, entity), metric

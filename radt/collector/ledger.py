@@ -1,8 +1,8 @@
 """Count samples and logged values that were expected, received and missed.
 
-Ticks are numbered from the start of the monotonic clock: tick n of a listener is due at
-``n * interval``. A tick whose number is passed over is missed, whatever the reason was. Logged
-values have a ledger row only if some were lost.
+Ticks are numbered from the start of the monotonic clock: tick n of a listener is due at ``n *
+interval``. A tick without a reading is missed, whatever the reason. Logged values have a ledger row
+only if some were lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 from radt.model import SOFTWARE, MissingReason
 from radt.store.records import LedgerRecord
 
-#: Gaps listed one by one; a listener that misses more than this is counted only.
+#: Maximum number of gaps listed individually; further ones of a listener are only counted.
 MAX_GAPS = 1000
 
 
@@ -71,7 +71,7 @@ class Account:
             self._miss_before()
 
     def resume(self, before: LedgerRecord, last_ns: int | None) -> None:
-        """Continue the counts of an earlier collector, up to its last reading, if any."""
+        """Continue the counts of an earlier collector up to its last reading, if any."""
         self.received += before.received
         self.missed += before.missed
         self.sampling_ns += before.sampling_ns
@@ -107,8 +107,8 @@ class Account:
         if self.start_ns is None:
             return
         if self.state is ListenerState.UNAVAILABLE and not self.received:
-            return  # it was never available: nothing was expected
-        # A tick that was due just now and is under way is not missed.
+            return  # it was never available, so no readings were expected
+        # A tick that is due just now and in progress is not missed.
         due_ns = end_ns - self.interval_ns // 4
         self._miss(self._last_ns, due_ns, self.explanation or self.reason or "no reading")
         if self.state in (ListenerState.RUNNING, ListenerState.OPENING):
@@ -117,7 +117,7 @@ class Account:
 
     @property
     def last_ns(self) -> int:
-        """Time of the last reading, or of the start; 0 before that."""
+        """Return the time of the last reading, or of the start; 0 before that."""
         return self._last_ns
 
     def take_stretches(self) -> Sequence[MissedStretch]:
@@ -145,7 +145,7 @@ class Account:
         """Count the ticks that were due in a stretch."""
         missed = until_ns // self.interval_ns - after_ns // self.interval_ns
         if not inclusive:
-            missed -= 1  # the last one was read
+            missed -= 1  # the tick at the end was read
         if missed <= 0:
             return
         self.missed += missed
@@ -154,10 +154,10 @@ class Account:
             self.stretches.append(MissedStretch(after_ns, until_ns, detail))
 
 
-#: Marks each loss in the run.
+#: Name of the markers of losses in the run.
 DROPPED = "journal records dropped"
 REASON = "records that the script could not write, usually because the disk was full"
-#: The same for what was written and is damaged.
+#: The same for records that were written but are damaged.
 DAMAGED = "journal damaged"
 DAMAGE_REASON = "values lost to damaged files of the journal"
 
@@ -172,13 +172,13 @@ class Losses:
     reasons: tuple[str, ...] = ()
 
     def miss(self, count: int, reason: str) -> None:
-        """Count what was lost, and why."""
+        """Count lost values, with the reason."""
         self.missed += count
         if reason not in self.reasons:
             self.reasons += (reason,)
 
     def resume(self, before: LedgerRecord | None, points: int) -> None:
-        """Continue from the store: the run's account, if it has one, and its points."""
+        """Continue from the store: from the run's account, if it has one, and its points."""
         self.received = points
         if before is not None:
             self.missed = before.missed
@@ -186,7 +186,7 @@ class Losses:
 
     @property
     def record(self) -> LedgerRecord | None:
-        """The account as a row; None if nothing was lost. Scripts log at no interval."""
+        """Return the account as a row without an interval; None if nothing was lost."""
         if not self.missed:
             return None
         return LedgerRecord(

@@ -1,4 +1,4 @@
-"""End the runs that a restart of the machine interrupted and read their journals to the end.
+"""End the runs that a reboot interrupted, and read their journals to the end.
 
 A restarted worker remembers its runs; a restart of the machine erases that memory. The store still
 says that the runs are running, and their last values are in their journals. The same is done for
@@ -45,7 +45,7 @@ from radt.usage import discard_usage
 log = logging.getLogger(__name__)
 
 REASON = "the machine was restarted"
-#: The end of a script that said nothing of it.
+#: End of a script that recorded no outcome.
 NO_WORD = "its process ended without a word"
 #: The end of a run whose runner did not come to it.
 RUNNER_KILLED = "its runner was killed"
@@ -55,12 +55,11 @@ RUNNER_KILLED = "its runner was killed"
 class Drained:
     """The result of `drain_leftovers`; runs by their ids.
 
-    ``ended`` are runs that a restart had interrupted, ``drained`` those whose journals held data
-    that the store did not have, ``points`` the number of those values. ``unknown`` are journals of
-    runs that the store does not know and that say nothing of themselves: they stay. ``failed`` are
-    runs whose journals could not be read or stored, with the reason; they stay and are retried.
-    ``waiting`` are journals of ended processes that somebody else is to store, such as a collector
-    that is stopped.
+    ``ended`` are runs that a reboot interrupted, ``drained`` those whose journals held data missing
+    from the store, ``points`` the number of those values. ``unknown`` are journals of runs that
+    have neither a row nor a manifest: they stay. ``failed`` are runs whose journals could not be
+    read or stored, with the reason; they stay and are retried. ``waiting`` are journals of ended
+    processes that another process is to store, such as a stopped collector.
     """
 
     ended: tuple[str, ...] = ()
@@ -72,18 +71,18 @@ class Drained:
 
     @property
     def left(self) -> bool:
-        """Whether a journal stays that somebody could have read."""
+        """Return whether a journal remains that could have been read."""
         return bool(self.unknown or self.failed or self.waiting)
 
 
 def drain_leftovers(home: Home) -> Drained:
-    """Move what earlier runs of this machine left in their journals into the store of a folder.
+    """Store the remaining journals of earlier runs on this machine in a data folder's store.
 
     For `radt sync` and the like; the collector does the same when it opens a store. Safe beside a
-    collector and other calls: runs that are being recorded are left alone, and data is stored in
-    one transaction with its journal position, so that nothing comes twice. Then the journals are
-    removed. Ends runs from before the last boot of this machine and those of scripts that ended
-    without a collector, makes the latter's rows, and leaves runs of other hosts.
+    collector and concurrent calls: active runs are skipped, and data is stored in one transaction
+    with its journal position, so that nothing is stored twice. Then the journals are removed. Ends
+    runs from before the last boot of this machine and those of scripts that ended without a
+    collector, creates the latter's rows, and skips runs of other hosts.
 
     Raises:
         StoreError: There is no store, or it cannot be written.
@@ -97,7 +96,7 @@ def drain_leftovers(home: Home) -> Drained:
 
 
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
-    """Do what `drain_leftovers` does, with an open store. A run that fails does not stop others."""
+    """Run `drain_leftovers` with an open store. A run that fails does not stop the others."""
     states = RunStates(runtime_dir() / "runs")
     left_ids = set(unfinished(home))
     waiting = [
@@ -116,7 +115,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     runs = {
         run_id: run
         for run_id, run in runs.items()
-        # Whether a run of another machine still runs cannot be known here.
+        # Whether a run of another machine still runs cannot be determined here.
         if run.host == platform.node() and not states.has(run_id)
     }
     ended: list[str] = []
@@ -140,7 +139,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
             leftover.intake.discard()
             discard_usage(home.run_dir(run_id).path)
             forget(folder)
-        # A damaged journal or a full disk must not keep the store from being used.
+        # A damaged journal or a full disk must not make the store unusable.
         except Exception as error:
             log.exception("the remaining data of run %s is not in the store yet", run_id)
             failed[run_id] = str(error)
@@ -166,7 +165,7 @@ class _Stored:
 
 
 class _Leftover:
-    """One run that nobody records."""
+    """A run that no collector records."""
 
     def __init__(
         self, run: RunRecord, home: Home, writer: StoreWriter, reader: StoreReader, clock: Clock
@@ -192,9 +191,9 @@ class _Leftover:
         )
 
     def is_over(self, boot_ns: int) -> bool:
-        """Whether no process writes to the run any more.
+        """Return whether no process writes to the run any more.
 
-        A run that nobody has ended is over if it is of an earlier boot. Its journals say so;
+        A run without an end is over if it is from an earlier boot. Its journals record the boot;
         without any, its time decides, which is wrong if the clock was set since.
         """
         if self.journals.being_written:
@@ -204,14 +203,14 @@ class _Leftover:
         if self._manifest is not None and self._manifest.run.has_runner:
             return self._end is not None or not self._manifest.alive
         if self._manifest is not None:
-            # A process that lives and has no journal is about to make one.
+            # A live process without a journal is about to create one.
             return bool(self._boots) or not self._manifest.alive
         if self._boots:
             return boot_id() not in self._boots
         return self._run.created_ns < boot_ns
 
     def make_row(self) -> None:
-        """Make the run's rows from what it says of itself, where no collector has."""
+        """Create the run's rows from its manifest if no collector has."""
         manifest = self._manifest
         if manifest is None or self._run.started_ns is not None:
             return
@@ -232,12 +231,12 @@ class _Leftover:
             self._writer.update_workload(self._run.workload_id, barrier_ns=began_ns)
 
     def drain(self) -> _Stored:
-        """Store what the journals hold beyond the store; raise JournalError or StoreError."""
+        """Store the journals' new data; raise JournalError or StoreError."""
         stored = _Stored()
         more = True
         while more:
             with self._writer.transaction():
-                # Nobody else can write now: whoever drained before has stored its position.
+                # No other process can write now: an earlier drain has stored its position.
                 if not self.journals.stands_at(self._reader.cursors(self._run.run_id)):
                     break
                 part = self.intake.read(final=True)
@@ -280,7 +279,7 @@ class _Leftover:
 
     @property
     def _why(self) -> str:
-        """Why nobody ended the run."""
+        """Return why the run was never ended."""
         manifest = self._manifest
         if manifest is None or manifest.boot != boot_id():
             return REASON
@@ -303,7 +302,7 @@ class _Leftover:
 def _described(
     home: Home, run_ids: Iterable[str]
 ) -> tuple[dict[str, RunRecord], list[str], dict[str, str]]:
-    """Return the rows of runs that the store does not know, those that do not say, and why not."""
+    """Return the rows of runs unknown to the store, the runs without a manifest, and errors."""
     rows: dict[str, RunRecord] = {}
     unknown: list[str] = []
     failed: dict[str, str] = {}
@@ -324,7 +323,7 @@ def _manifest(home: Home, run_id: str) -> Manifest | None:
     try:
         return Manifest.read(home.run_dir(run_id).path)
     except JournalError:
-        return None  # the run is in the store, which knows all that it says
+        return None  # the run is in the store, which has all of its manifest
 
 
 def unfinished(home: Home) -> Iterator[str]:

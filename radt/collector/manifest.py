@@ -29,7 +29,7 @@ from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks
 MANIFEST_FILE = "run.json"
 END_FILE = "end.json"
 FORMAT_VERSION = 1
-#: File systems that know no locks: what others may do there cannot be known.
+#: Error numbers of file systems without locks: whether others hold the run is unknown there.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -37,8 +37,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 class Manifest:
     """A run, as the script or the runner that began it describes it.
 
-    ``boot`` and ``start_ticks`` tell its process from all others; ``offset_ns`` added to its
-    monotonic times makes wall-clock times.
+    ``boot`` and ``start_ticks`` identify its process; ``offset_ns`` added to its monotonic times
+    gives wall-clock times.
     """
 
     run: StandaloneRun
@@ -61,9 +61,9 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """Return what a run's folder says of it, None if it says nothing.
+        """Return the manifest in a run's folder, None if there is none.
 
-        The folder may have been moved since: the run's store and spool are where it lies now.
+        The folder may have moved since: the run's store and spool are taken from its current place.
 
         Raises:
             JournalError: It cannot be understood.
@@ -94,10 +94,10 @@ class Manifest:
         return cls(replace(run, registration=registration), boot, ticks, offset_ns, version)
 
     def write(self) -> None:
-        """Write it into the run's folder, whole or not at all.
+        """Write it into the run's folder, completely or not at all.
 
         Raises:
-            OSError: There is no room, or the folder cannot be written.
+            OSError: The disk is full, or the folder is not writable.
         """
         _write(Path(self.run.registration.spool) / MANIFEST_FILE, asdict(self))
 
@@ -108,12 +108,12 @@ class Manifest:
 
     @property
     def clock(self) -> Clock:
-        """Its clock, which is another one after a restart of the machine."""
+        """Return its clock, which is another one after a reboot."""
         return Clock(self.offset_ns)
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs, as far as can be seen from here."""
+        """Return whether its process runs, as far as this process can see."""
         return self.boot == boot_id() and self.owner.alive
 
 
@@ -164,7 +164,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 
 def has_journals(folder: Path) -> bool:
-    """Whether a run's folder holds a journal that was not read to its end.
+    """Return whether a run's folder holds a journal that was not read to its end.
 
     Raises:
         OSError: The folder cannot be read.
@@ -177,10 +177,10 @@ def has_journals(folder: Path) -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Remove what a run says of itself, all of the run being in the store.
+    """Remove the manifest of a run that is completely in the store.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: The file cannot be removed.
     """
     if not has_journals(folder):
         (folder / END_FILE).unlink(missing_ok=True)
@@ -188,17 +188,17 @@ def forget(folder: Path) -> None:
 
 
 class Claim:
-    """The right to store a run's journals: one process has it, and loses it with its life."""
+    """The exclusive right to store a run's journals; it ends with its process."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / MANIFEST_FILE
         self._descriptor = -1
 
     def take(self) -> bool:
-        """Return whether it is the caller's now; True also where a run says nothing of itself.
+        """Return whether the caller now has the claim; also True for a run without a manifest.
 
         Raises:
-            OSError: The file is there and cannot be opened.
+            OSError: The file exists but cannot be opened.
         """
         if self._descriptor >= 0:
             return True
@@ -220,7 +220,7 @@ class Claim:
         return True
 
     def release(self) -> None:
-        """Give it back; harmless if it was not had."""
+        """Release the claim. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -230,7 +230,7 @@ class Claim:
 
 
 def ask_for_collection(folder: Path) -> None:
-    """Leave word for the collector that a run waits for it, which did not answer.
+    """Leave a request for the collector, which did not respond, to record a run.
 
     Raises:
         OSError, UsageError: The runtime folder cannot be written.

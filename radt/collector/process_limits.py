@@ -1,7 +1,7 @@
 """Reset what the collector inherits from whoever started it: limits, niceness, CPUs, masks.
 
-It records for all of the user's runs and outlives the one that started it: a limit on the size of
-files that was meant for one script would end the recording of all. Standard library only.
+The collector records all of the user's runs and outlives the one that started it: a file size limit
+meant for one script would end the recording of all. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 
-#: Limits that end or cripple a process which works for long and writes much, by their names.
+#: Names of the limits that end or cripple a long-lived process that writes much.
 _LIMITS = {
     "the size of files": resource.RLIMIT_FSIZE,
     "memory": resource.RLIMIT_AS,
@@ -19,17 +19,17 @@ _LIMITS = {
     "CPU time": resource.RLIMIT_CPU,
     "open files": resource.RLIMIT_NOFILE,
 }
-#: More CPUs than Linux supports; the kernel keeps those that the machine and the container allow.
+#: More CPUs than Linux supports; the kernel keeps those allowed by machine and container.
 _ALL_CPUS = range(8192)
 
 
 def reset_limits() -> None:
     """Give this process limits, priority, CPUs, umask and signals of its own.
 
-    What takes a privilege that it does not have stays, and is said on standard error (the log).
+    Settings that need a missing privilege stay, and are reported on standard error (the log).
     """
     os.umask(0o077)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, no end of a child would be seen
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else a child's exit would go unnoticed
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.sched_setaffinity(0, _ALL_CPUS)
@@ -42,7 +42,7 @@ def reset_limits() -> None:
 
 
 def _raise(name: str, limit: int) -> None:
-    """Raise a limit as far as this user may: to the hard one, or away with it."""
+    """Raise a limit as far as this user may: remove it, or raise it to the hard limit."""
     _, hard = resource.getrlimit(limit)
     if limit != resource.RLIMIT_NOFILE and hard != resource.RLIM_INFINITY:
         try:

@@ -1,9 +1,9 @@
-"""Find the processes of a run, end what it left running, and count the tracker's own CPU time.
+"""Find the processes of a run, end those left running, and count the tracker's CPU time.
 
 A process belongs to a run if its parent does, if it is in the process group that the runner made
-for the run, or if it carries the run's id in its environment (a daemon that left the group). Once
-a member, it stays one whoever becomes its parent. Only processes that are new since the last look
-are read, so that a look costs little more than listing ``/proc``.
+for the run, or if it carries the run's id in its environment (a daemon that left the group). Once a
+member, it stays one even if its parent changes. Only new processes are read in each scan, so that a
+scan costs little more than listing ``/proc``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from radt.home import RUN_ID_VARIABLE
 from radt.procfs import TICKS_PER_S, ProcessStat, all_pids, environment, process_stat
 
 _KTHREADD = 2
-#: A look this fresh serves all listeners of one instant.
+#: A scan this fresh serves all listeners of one instant.
 _FRESH_NS = 50_000_000
 
 
@@ -43,7 +43,7 @@ class _Tree:
 
 
 class ProcessTable:
-    """The process trees of all runs; safe to use from several threads."""
+    """The process trees of all runs. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,12 +55,12 @@ class ProcessTable:
         """Follow a run from its first process on.
 
         Args:
-            owns_group: The root leads a process group that is the run's alone, and all of the
-                run's processes carry its id; so it is for what the runner starts.
+            owns_group: The root leads a process group that belongs only to the run, and all of the
+                run's processes carry its id, as with the runner.
         """
         with self._lock:
             self._trees[run_id] = _Tree(run_id, root, owns_group)
-            self._seen.clear()  # processes that are there already may be the run's
+            self._seen.clear()  # existing processes may be the run's
             self._read_ns = 0
 
     def add(self, run_id: str, pids: Iterable[int]) -> None:
@@ -122,18 +122,19 @@ class ProcessTable:
 
 
 def own_cpu_s(deliverer_pids: Iterable[int], guardian_pid: int | None = None) -> float:
-    """Return the CPU time of all processes of the tracker, also of those that have ended.
+    """Return the CPU time of all processes of the tracker, including ended ones.
 
     Args:
-        deliverer_pids: Children of this process that are running; what they waited for counts.
-        guardian_pid: This process' parent; None leaves it out: it sleeps.
+        deliverer_pids: Running children of this process; their own reaped children count.
+        guardian_pid: This process' parent; None leaves it out, as it mostly sleeps.
     """
-    # The living first: one that ends meanwhile is counted twice for now, rather than not.
+    # Living processes first: one that ends meanwhile is then counted twice for now, rather than not
+    # at all.
     ticks = 0
     for pid in deliverer_pids:
         if (stat := process_stat(pid)) is not None:
             ticks += stat.cpu_ticks
-    # The guardian's children are this process, and those that died before it.
+    # The guardian's children are this process and its dead predecessors.
     if guardian_pid is not None and (stat := process_stat(guardian_pid)) is not None:
         ticks += stat.own_cpu_ticks
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -197,29 +198,29 @@ _POLL_S = 0.05
 
 
 def processes_of(run_id: str) -> list[int]:
-    """Return the processes that a run started, directly or not; never the caller."""
+    """Return the direct and indirect processes of a run, never the caller."""
     own = os.getpid()
     return [pid for pid in all_pids() if pid != own and carries_run_id(pid, run_id)]
 
 
 def stop_run(run_id: str, grace_s: float = GRACE_S) -> int:
-    """End a run's processes and their groups: SIGTERM, then SIGKILL. Return how many there were.
+    """End a run's processes and their groups: SIGTERM, then SIGKILL. Return their number.
 
-    Only processes that carry the run's id are touched, and groups that one of them leads: never a
-    process that has reused an id.
+    Only signals processes that carry the run's id, and groups led by one of them: never a process
+    that has reused an id.
     """
     pids = left = processes_of(run_id)
     for pid in pids:
         _signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     while left and time.monotonic() < deadline:
-        time.sleep(_POLL_S)  # not our children: there is nothing to wait on
+        time.sleep(_POLL_S)  # they are not our children, so there is nothing to wait on
         left = processes_of(run_id)
     while left:
         for pid in left:
             _signal(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
-        # One that cannot die (waiting for a disk) must not keep the run from being ended.
+        # An unkillable process (waiting for a disk) must not keep the run from being ended.
         left = processes_of(run_id) if time.monotonic() < deadline + grace_s else []
     return len(pids)
 
@@ -231,4 +232,4 @@ def _signal(pid: int, number: int) -> None:
         else:
             os.kill(pid, number)
     except ProcessLookupError:
-        pass  # it ended by itself
+        pass  # it has exited

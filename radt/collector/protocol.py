@@ -1,9 +1,8 @@
-"""The protocol between clients and the collector: one JSON object a line over a Unix socket.
+"""The protocol between clients and collector: one JSON object per line over a Unix socket.
 
-A request is ``{"op": …, …arguments}``; the answer is ``{"ok": true, …}`` or
-``{"ok": false, "error": …, "remedy": …, "code": …}``. Requests can be repeated safely: a client
-that loses its connection connects again and asks again. Imports the standard library only, as
-training processes import it.
+A request is ``{"op": …, …arguments}``; the response is ``{"ok": true, …}`` or ``{"ok": false,
+"error": …, "remedy": …, "code": …}``. Requests are idempotent: a client that loses its connection
+reconnects and repeats them. Imports the standard library only, as training processes import it.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from typing import Any
 from radt.home import runtime_dir
 from radt.model import ListenerChoice
 
-#: Part of the socket's name: collectors of versions that do not understand each other coexist.
+#: Part of the socket's name, so that collectors of incompatible versions coexist.
 PROTOCOL_VERSION = 3
-#: Longest line that is accepted; a registration carries an environment, not data.
+#: Maximum length of a line; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
-#: What a Unix socket's address may have (unix(7)), its final zero included.
+#: Maximum length of a Unix socket's address (unix(7)), including its final zero.
 _ADDRESS_BYTES = 108
 
-#: The variables that the processes for MLflow and Postgres get: libpq's
+#: Variables for the processes that upload to MLflow and Postgres. libpq's
 #: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG; proxies and certificates
-#: are those that requests and botocore look for.
+#: are those that requests and botocore read.
 ENV_PREFIXES = (
     *("MLFLOW_", "AWS_", "PG", "RADT_REPLICATION_S", "RADT_ARCHIVE_S"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
@@ -38,7 +37,7 @@ ENV_PREFIXES = (
 )
 #: These describe a process, not the way to a server.
 _ENV_OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"})
-#: Files, which whoever works in another folder finds by their whole path only.
+#: Paths of files, made absolute for processes with another current directory.
 _FILE_VARIABLES = frozenset(
     {"PGPASSFILE", "PGSERVICEFILE", "PGSSLCERT", "PGSSLKEY", "PGSSLROOTCERT", "PGSSLCRL"}
     | {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
@@ -47,16 +46,16 @@ _FILE_VARIABLES = frozenset(
 
 
 def socket_path() -> Path:
-    """Where the user's collector listens."""
+    """Return the address that the user's collector listens at."""
     return runtime_dir() / f"collector-v{PROTOCOL_VERSION}.sock"
 
 
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """Yield an address of a Unix socket that the kernel takes, however long its path is.
+    """Yield an address of a Unix socket that is short enough for the kernel.
 
     Raises:
-        OSError: The folder is not there.
+        OSError: The folder does not exist.
     """
     if len(os.fsencode(path)) < _ADDRESS_BYTES:
         yield str(path)
@@ -83,7 +82,7 @@ def _whole(path: str) -> str:
 
 
 class Op(StrEnum):
-    """A request."""
+    """Kind of request."""
 
     HELLO = "hello"
     REGISTER = "register"
@@ -96,7 +95,7 @@ class Op(StrEnum):
 
 
 class RefusalCode(StrEnum):
-    """A refusal that a client handles rather than shows."""
+    """Reason of a refusal that a client handles rather than shows."""
 
     NONE = ""
     UNKNOWN_RUN = "unknown-run"
@@ -108,12 +107,12 @@ class Registration:
     """A run to record.
 
     Args:
-        store_path: Absolute path of the sample store, which has the run's row already.
+        store_path: Absolute path of the sample store, which already has the run's row.
         spool: Absolute path of the run's spool folder (`radt.home.RunDir`).
         tracking_uri: MLflow's URI; empty for a run that is not uploaded there.
-        store_uri: The Postgres database that the store is replicated to; empty for none.
+        store_uri: Postgres database that the store is replicated to; empty for none.
         devices: NVML indices or UUIDs of GPUs or MIG devices; empty for a CPU run.
-        profiler: The profiler that the run is under, if it takes the GPU's counters.
+        profiler: Profiler of the run, if it uses the GPU's counters.
         env: Variables for delivery (`delivery_env`). Kept in memory, never on disk.
     """
 
@@ -233,7 +232,7 @@ class LiveView:
     """The current values of a run, for live tables; None where there is none yet.
 
     ``metrics`` holds the newest value of each metric that the script logs; ``samples`` counts the
-    values received so far, of listeners and script together.
+    values received so far from listeners and script.
     """
 
     cpu_cores: float | None = None

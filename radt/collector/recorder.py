@@ -1,8 +1,8 @@
 """Write one run into the store. Used by the store's thread only.
 
-Everything of one moment (readings, journal records with their cursors, ledger) is one transaction:
-after a crash the store and the journal agree on what has arrived, and nothing is counted twice.
-What could not be written is kept and retried.
+The data of one moment (readings, journal records with their cursors, ledger) is one transaction, so
+that after a crash, store and journal agree on the position and nothing is counted twice. Failed
+writes are kept and retried.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The rows of one transaction, with all numbers and wall times."""
+    """Rows of one transaction, with all numbers and wall-clock times assigned."""
 
     taken: Taken
     journal: JournalPart
@@ -65,10 +65,10 @@ class Pending:
 
 
 class RunRecorder:
-    """See the module's docstring.
+    """Records one run; see the module's docstring.
 
     Raises:
-        RunNotFoundError: The run has no row, and its runner should have created one.
+        RunNotFoundError: The run has no row although its runner should have created one.
         StoreError: The store cannot be written, or another process stores the run's journals.
     """
 
@@ -88,7 +88,7 @@ class RunRecorder:
         self._announced = False
         self._journal_failed = False
         self._pids: set[int] = set()
-        #: The markers that the end adds, made once: the store may fail in between.
+        #: Markers added at the end, created once: the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
         self._totals: list[SeriesBatch] = []
         standalone = run.standalone
@@ -110,7 +110,7 @@ class RunRecorder:
         if self.ended_already:
             run.recorded.set()
         self._numbering = self._resume(reader)
-        #: How far each journal was read: what it held until there.
+        #: Position up to which each journal was read.
         self._cursors = reader.cursors(run.run_id)
         journals = JournalReader(self._spool.journal, self._cursors)
         self._intake = JournalIntake(
@@ -123,16 +123,16 @@ class RunRecorder:
         )
 
     def close(self) -> None:
-        """Let others store the run's journals."""
+        """Let other processes store the run's journals."""
         self._claim.release()
 
     # Beginning -------------------------------------------------------------------------------
 
     def _put_rows(self, reader: StoreReader) -> bool:
-        """Ensure that the run has its row; return whether the row says that it has ended.
+        """Ensure that the run has its row; return whether the row has an end.
 
         Raises:
-            RunNotFoundError: It has none, and its runner should have created one.
+            RunNotFoundError: It has none although its runner should have created one.
         """
         run_id = self.run.run_id
         known = reader.runs(run_ids=[run_id])
@@ -168,7 +168,7 @@ class RunRecorder:
             if listener in ledgers:
                 at_ns = summary.last_ns - self._clock.offset_ns
                 last_ns[listener] = max(last_ns.get(listener, at_ns), at_ns)
-        # One that had no values to store was read as long as the others were.
+        # A journal without values to store was read as far as the others.
         any_ns = max(last_ns.values(), default=None)
         self.run.resume(
             {
@@ -178,12 +178,12 @@ class RunRecorder:
         )
         return Numbering(run_id, reader.series([run_id]), reader.markers([run_id]))
 
-    # On the way ------------------------------------------------------------------------------
+    # -- recording --------------------------------------------------------------------------------
 
     def prepare(self, *, samples: bool = True, final: bool = False) -> Pending:
-        """Return what to write next: what could not be written before, else what is new.
+        """Return the next rows to write: those of a failed write, else new ones.
 
-        It is kept until it is `written`, unless it is empty.
+        They are kept until `written` is called, unless they are empty.
 
         Args:
             samples: Whether to include samples of listeners, or let more of them accumulate.
@@ -199,10 +199,10 @@ class RunRecorder:
         return pending
 
     def write(self, pending: Pending) -> None:
-        """Write it, inside a transaction.
+        """Write the rows, inside a transaction.
 
         Raises:
-            StoreError: The store cannot be written; the transaction has to be undone.
+            StoreError: The store cannot be written; the transaction must be rolled back.
         """
         run_id, writer = self.run.run_id, self._writer
         if pending.announce:
@@ -219,7 +219,7 @@ class RunRecorder:
         writer.put_gaps(pending.gaps)
 
     def written(self, pending: Pending) -> None:
-        """Note that the transaction was committed."""
+        """Record that the transaction was committed."""
         self._pending = None
         self._announced = self._announced or pending.announce
         self._numbering.stored(pending.series)
@@ -302,14 +302,14 @@ class RunRecorder:
     # End -------------------------------------------------------------------------------------
 
     def finish(self, ending: Ending) -> RunStatus:
-        """Write the rest, seal it, and record in the run's row how it ended.
+        """Write the rest, seal it, and record the outcome in the run's row.
 
         Raises:
             StoreError: The store cannot be written; retry later.
         """
         more = True
         while more:
-            # What failed before was read before the end: there may be more behind it.
+            # A failed batch was read before the end, so more data may follow it.
             more = self._pending is not None
             pending = self.prepare(final=True)
             with self._writer.transaction():
@@ -329,10 +329,10 @@ class RunRecorder:
             first = self._writer.end_run(
                 self.run.run_id, status, ended_ns, ending.exit_code, reason
             )
-            # The runner says so too, if it lives.
+            # The runner reports it too, if it is alive.
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
-        if not first:  # others have ended it, and MLflow may count as having all of it
+        if not first:  # others have ended it, and it may count as delivered to MLflow
             deliver_again(self._writer, self.run.run_id)
         self._intake.discard()
         discard_usage(Path(self.run.registration.spool))
@@ -371,7 +371,7 @@ _NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :ru
 
 
 def deliver_again(writer: StoreWriter, run_id: str) -> None:
-    """Upload what is new of a run to MLflow, although the run may count as delivered."""
+    """Upload a run's new data to MLflow even if the run counts as delivered."""
     with writer.rewriting(run_id) as connection:
         connection.execute(_NOT_DELIVERED, {"run_id": run_id})
 

@@ -1,4 +1,4 @@
-"""The way of readings to the store: columns of a run, the run a reading belongs to, and numbers.
+"""Route readings to runs: columns of a run, the readings that concern it, and series numbers.
 
 Also the newest values for live tables. Times are monotonic.
 """
@@ -19,7 +19,7 @@ from radt.store.records import LedgerRecord, MarkerRecord, SeriesRecord
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """What identifies a series within a run."""
+    """Identity of a series within a run."""
 
     listener: str
     metric: str
@@ -28,7 +28,7 @@ class SeriesKey:
 
 @dataclass(slots=True)
 class Column:
-    """Points of one series that have not reached the store."""
+    """Points of one series that are not in the store yet."""
 
     metric: Metric
     interval_s: float | None
@@ -52,7 +52,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that radt noticed during the run."""
+    """An event during the run that radt noticed."""
 
     name: str
     at_ns: int
@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(slots=True)
 class OpenGap:
-    """A series that has no values now. ``stored_ns`` is its end when it was last stored."""
+    """A series without current values. ``stored_ns`` is the gap's end when it was last stored."""
 
     metric: Metric
     interval_s: float | None
@@ -80,7 +80,7 @@ class OpenGap:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a run hands to the store in one transaction."""
+    """Data that a run passes to the store in one transaction."""
 
     columns: Mapping[SeriesKey, Column] = field(default_factory=dict)
     missing: Sequence[Missing] = ()
@@ -99,7 +99,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class LogUpdate:
-    """What a script has logged since the last read; None where nothing is new."""
+    """Values that a script has logged since the last read; None for no change."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     points: int = 0
@@ -109,9 +109,9 @@ class LogUpdate:
 
 @dataclass(slots=True)
 class LiveState:
-    """Collects what a `LiveView` shows. Not thread-safe."""
+    """Collects the values of a `LiveView`. Not thread-safe."""
 
-    #: By metric and entity: which listener read it, and its value.
+    #: By metric and entity: the listener that read it, and its value.
     _hardware: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
     _metrics: dict[str, float] = field(default_factory=dict)
     _epoch: int | None = None
@@ -119,7 +119,7 @@ class LiveState:
     _samples: int = 0
 
     def hardware(self, listener: str, metric: str, entity: str, value: float) -> None:
-        """Note a value that a listener has read."""
+        """Record a value that a listener has read."""
         self._hardware.setdefault(metric, {})[entity] = listener, value
         self._samples += 1
 
@@ -136,7 +136,7 @@ class LiveState:
                 del values[entity]
 
     def software(self, update: LogUpdate) -> None:
-        """Note what the script has logged."""
+        """Record logged values of the script."""
         self._metrics.update(update.metrics)
         self._samples += update.points
         if update.epoch is not None:
@@ -171,8 +171,8 @@ class LiveState:
 class SortedReadings:
     """The readings of a listener at one instant, sorted once for all runs.
 
-    A value of the host belongs to every run, one of a device to the runs on it, one of a process
-    tree to its run.
+    Values of the host belong to every run, values of a device to the runs on it, values of a
+    process tree to its run.
 
     Raises:
         ListenerError: A reading of a device or process tree does not name it.
@@ -201,9 +201,9 @@ class SortedReadings:
                 self._by_gpu.setdefault(reading.gpu, []).append(reading)
 
     def concerning(self, run_id: str, devices: Sequence[str]) -> Iterator[Reading | Occurrence]:
-        """Yield the readings of a run on these devices, each once.
+        """Yield the readings that belong to a run on these devices, each once.
 
-        Two devices of a run may be instances of one card, which is read for both.
+        Two devices of a run may be instances of one GPU, which is read for both.
         """
         yield from self._everybody
         yield from self._by_run.get(run_id, ())
@@ -244,16 +244,16 @@ class Numbering:
         self._new_series: list[SeriesRecord] = []
 
     def has(self, listener: str) -> bool:
-        """Whether a listener has series."""
+        """Return whether a listener has series."""
         return any(key.listener == listener for key in self._series)
 
     def series(
         self, key: SeriesKey, metric: Metric, interval_s: float | None, method: str = ""
     ) -> int:
-        """Return the number of a series, a new one if it has none.
+        """Return the number of a series, assigning one if needed.
 
-        A script may log a metric through MLflow and through radt as well: the series is then
-        radt's, and uploaded whole. Of points that MLflow has already it keeps one.
+        A script may log a metric both through MLflow and through radt: the series then belongs to
+        radt and is uploaded whole. MLflow keeps one of each point that it already has.
         """
         method = method or metric.method
         record = self._series.get(key)
@@ -284,7 +284,7 @@ class Numbering:
         return tuple(self._new_series)
 
     def stored(self, series: Sequence[SeriesRecord]) -> None:
-        """Note that the store has these."""
+        """Record that the store has these series."""
         del self._new_series[: len(series)]
 
     def marker(
@@ -297,7 +297,7 @@ class Numbering:
         process: str = "",
         detail: str = "",
     ) -> MarkerRecord:
-        """Create a marker, open if its kind is one that ends."""
+        """Create a marker, open if its kind has an end."""
         marker = MarkerRecord(
             run_id=self._run_id,
             marker_no=self._next_marker,

@@ -13,7 +13,7 @@ from radt.errors import JournalError
 
 log = logging.getLogger(__name__)
 
-#: How often the folders of a home are looked through.
+#: How often to search the folders of a home.
 _LOOK_S = 2.0
 #: The run of a folder this old that has not connected will not.
 _PATIENCE_S = 10.0
@@ -24,7 +24,7 @@ class RunFinder:
 
     def __init__(self) -> None:
         self._looked_s: dict[Path, float] = {}
-        #: Folders of which nothing is expected any more, by home.
+        #: Folders to skip in further searches, by home.
         self._seen: dict[Path, set[str]] = {}
         self._since_s: dict[Path, float] = {}
 
@@ -48,7 +48,7 @@ class RunFinder:
         try:
             names = set(os.listdir(runs))  # noqa: PTH208 - of ten thousand runs
         except OSError:
-            return  # the home is gone, or cannot be read now
+            return  # the home is gone or unreadable
         seen = self._seen.setdefault(runs, set())
         seen &= names
         for name in names - seen:

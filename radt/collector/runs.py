@@ -1,8 +1,8 @@
 """A run that is being recorded, in memory and on disk.
 
-Listener threads and client threads write to an `ActiveRun`, the store's thread takes data out.
-Nothing here waits for a store; times are monotonic until they are taken out. `RunStates` keeps a
-small file per run below the runtime folder, without its environment, from which a restarted worker
+Listener threads and client threads write to an `ActiveRun`; the store's thread takes the data out.
+No method waits for a store; times are monotonic until they are taken out. `RunStates` keeps a small
+file per run below the runtime folder, without the run's environment, from which a restarted worker
 continues.
 """
 
@@ -43,7 +43,7 @@ _GAP_STORE_NS = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended. ``status`` is None for what the journal says, else ``fallback``."""
+    """Outcome of a run. ``status`` is None for the journal's, or else ``fallback``."""
 
     ended_ns: int
     status: RunStatus | None = None
@@ -54,7 +54,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A listener's ledger row, and the monotonic time of the last reading behind it, if known."""
+    """A listener's ledger row, and the monotonic time of its last reading, if known."""
 
     ledger: LedgerRecord
     last_ns: int | None
@@ -79,15 +79,15 @@ class ActiveRun:
         self.devices = registration.devices
         self.started_ns: int | None = None
         self.ending: Ending | None = None
-        #: CPU time of the tracker while the run ran, in seconds; None where it is not known.
+        #: CPU time of the tracker while the run ran, in seconds; None if unknown.
         self.tracker_cpu_s: float | None = None
         self._tracker_began_s: float | None = None
         #: Whether its owner died and its processes are being stopped.
         self.orphaned = False
-        #: Set when all of the run is in the store, or never will be: ``failure`` says why.
+        #: Set when the store has all of the run, or never will: ``failure`` gives the reason.
         self.done = threading.Event()
         self.failure = ""
-        #: Set when the store has the run's rows and start for the first time.
+        #: Set when the store first has the run's rows and start.
         self.recorded = threading.Event()
         self._lock = threading.Lock()
         self._buffered_points = buffered_points
@@ -107,13 +107,13 @@ class ActiveRun:
 
     @property
     def sampling(self) -> bool:
-        """Whether listeners shall read for this run."""
+        """Return whether listeners must read for this run."""
         return self.started_ns is not None and self.ending is None
 
     # Listeners -------------------------------------------------------------------------------
 
     def expect(self, listener: str, interval_s: float) -> None:
-        """Open an account for a listener; harmless if there is one."""
+        """Open an account for a listener. Idempotent."""
         with self._lock:
             account = self._accounts.setdefault(
                 listener, Account(listener, round(interval_s * 1e9))
@@ -122,7 +122,7 @@ class ActiveRun:
                 account.start(time.monotonic_ns())
 
     def unavailable(self, listener: str, reason: str) -> None:
-        """Note that a listener does not work here, or no longer."""
+        """Record that a listener does not work here, or no longer."""
         with self._lock:
             account = self._accounts[listener]
             self._live.silent(listener)
@@ -133,7 +133,7 @@ class ActiveRun:
             account.changed = True
 
     def dropped(self, listener: str, reason: str) -> None:
-        """Note that a listener was given up."""
+        """Record that a listener was dropped."""
         self.trouble(listener, f"listener {listener} dropped", reason)
         with self._lock:
             self._live.silent(listener)
@@ -142,17 +142,17 @@ class ActiveRun:
             account.changed = True
 
     def trouble(self, listener: str, name: str, reason: str) -> None:
-        """Mark that a listener had to be restarted or dropped."""
+        """Mark that a listener was restarted or dropped."""
         with self._lock:
             self._events.append(Event(name, time.monotonic_ns(), reason))
             if (account := self._accounts.get(listener)) is not None:
                 account.explanation = reason
 
     def started(self, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None) -> None:
-        """Note that the run passed its barrier; expect readings from now on.
+        """Record that the run passed its barrier; expect readings from now on.
 
         Args:
-            devices: Its GPUs, if they differ from those at registration.
+            devices: The run's GPUs, if they differ from those at registration.
         """
         with self._lock:
             self.devices = self.devices if devices is None else devices
@@ -162,20 +162,20 @@ class ActiveRun:
                 account.start(now_ns)
 
     def tracker_begins(self, cpu_s: float) -> None:
-        """Note the CPU time of the tracker's processes as the run starts."""
+        """Record the CPU time of the tracker's processes at the run's start."""
         self._tracker_began_s = cpu_s
 
     def tracker_ends(self, cpu_s: float) -> None:
-        """Note their CPU time as the run ends; that of an earlier collector is not known."""
+        """Record their CPU time at the run's end; that of an earlier collector is unknown."""
         if self._tracker_began_s is not None and self.ending is None:
             self.tracker_cpu_s = max(0.0, cpu_s - self._tracker_began_s)
 
     def end(self, ending: Ending) -> bool:
-        """Accept no more readings; return False if the run has ended already."""
+        """Accept no more readings; return False if the run has already ended."""
         with self._lock:
             if self.ending is not None:
                 return False
-            # A reading taken while the end was being reported is still the run's.
+            # A reading taken while the end was being reported still belongs to the run.
             last_ns = max((account.last_ns for account in self._accounts.values()), default=0)
             ending = replace(ending, ended_ns=max(ending.ended_ns, last_ns))
             self.ending = ending
@@ -244,7 +244,7 @@ class ActiveRun:
         readings: SortedReadings,
         metrics: Mapping[str, Metric],
     ) -> None:
-        """Keep what counters stood at as the run begins or ends, which no schedule expects."""
+        """Keep the unscheduled values of counters at the run's beginning or end."""
         with self._lock:
             if self.ending is not None or self._points >= self._buffered_points:
                 return
@@ -276,7 +276,7 @@ class ActiveRun:
         self._missing.append(self._gaps.pop(key).until(key, end_ns))
 
     def _growing_gaps(self) -> Iterator[Missing]:
-        """Yield open gaps up to now: a collector that is killed cannot store them later."""
+        """Yield open gaps up to now: a killed collector cannot store them later."""
         for key, gap in self._gaps.items():
             if gap.last_ns == gap.start_ns or gap.last_ns - gap.stored_ns < _GAP_STORE_NS:
                 continue
@@ -305,18 +305,18 @@ class ActiveRun:
                 account.explanation = reason
 
     def note(self, name: str, detail: str) -> None:
-        """Mark an event now."""
+        """Add a marker for an event now."""
         with self._lock:
             self._events.append(Event(name, time.monotonic_ns(), detail))
 
     @property
     def waiting_series(self) -> int:
-        """The number of series with points for the store."""
+        """Return the number of series with points for the store."""
         with self._lock:
             return len(self._columns)
 
     def take(self) -> Taken:
-        """Hand over the data for the store; call `stored` when it has arrived."""
+        """Hand over the data for the store; call `stored` when it is written."""
         with self._lock:
             changed = [account for account in self._accounts.values() if account.changed]
             taken = Taken(
@@ -332,14 +332,14 @@ class ActiveRun:
             return taken
 
     def stored(self, taken: Taken) -> None:
-        """Forget what was taken: it is in the store."""
+        """Drop data that is now in the store."""
         with self._lock:
             self._points -= taken.points
 
     # Live ------------------------------------------------------------------------------------
 
     def logged(self, update: LogUpdate) -> None:
-        """Note the newest values that the script has logged."""
+        """Record the newest values that the script has logged."""
         with self._lock:
             self._live.software(update)
 
@@ -353,7 +353,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a worker needs to continue a run. ``owner`` is None if it cannot be watched."""
+    """Saved state for a worker to continue a run. ``owner`` is None if it cannot be watched."""
 
     registration: Registration
     owner: ProcessId | None
@@ -378,7 +378,7 @@ class RunState:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunState:
-        """Parse; raise ValueError if it is not what `to_json` makes."""
+        """Parse the output of `to_json`; raise ValueError if it is invalid."""
         try:
             ending, owner, standalone = data["ending"], data["owner"], data["standalone"]
             if ending:
@@ -398,7 +398,7 @@ class RunState:
 
 
 class RunStates:
-    """The folder of the states."""
+    """Folder of the saved states."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -412,17 +412,17 @@ class RunStates:
         os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
 
     def has(self, run_id: str) -> bool:
-        """Whether a run of this boot is being recorded."""
+        """Return whether a run of this boot is being recorded."""
         try:
             known = json.loads(self._path(run_id).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return False
         except (ValueError, OSError):
-            return True  # unknown, so nobody else may take it
+            return True  # unknown, so no other process may take it
         return not isinstance(known, dict) or known.get("boot") == boot_id()
 
     def owned(self, run_id: str) -> bool:
-        """Whether the process lives that is to end a run, as far as that is known."""
+        """Return whether the process that is to end a run is alive, as far as known."""
         try:
             owner = json.loads(self._path(run_id).read_text(encoding="utf-8"))["owner"]
             return owner is None or ProcessId(*owner).alive
@@ -445,7 +445,7 @@ class RunStates:
                 log.exception("%s", path)
                 continue
             if run.boot != boot_id():
-                # All of its processes are gone, and its times are of another clock: `leftovers`
+                # All of its processes are gone, and its times belong to another clock: `leftovers`
                 # finds it in its store.
                 path.unlink()
                 continue

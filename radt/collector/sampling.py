@@ -1,9 +1,9 @@
-"""Sampling: one thread for each listener and interval, its schedule, and what follows a failure.
+"""Sampling: one thread per listener and interval, its schedule, and the handling of failures.
 
 The schedule is absolute: reading n is due at ``n * interval`` of the monotonic clock, so it never
 drifts, and listeners of equal intervals read at the same instant. A listener that raises is closed
-and recreated; after three failures in a row it is dropped. One that does not return cannot be
-stopped in Python: its thread is abandoned and a new instance takes over, three times.
+and recreated; after three failures in a row it is dropped. A reading that does not return cannot be
+stopped in Python: its thread is abandoned and a new instance takes over, at most three times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from radt.procfs import is_shortage
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-#: Good readings after which deaths of the worker are forgiven (`ReadingMark`).
+#: Successful readings after which deaths of the worker are forgiven (`ReadingMark`).
 _PROVEN = 100
 #: A reading may take this many intervals (and at least `CollectorSettings.hang_s`).
 HANG_INTERVALS = 10
@@ -57,11 +57,11 @@ class _Turn:
 
 
 class Sampler:
-    """Reads one listener for all runs that want it so: at this interval, with these options.
+    """Reads one listener at one interval, with the same options, for all runs that request this.
 
     Args:
-        hung: Threads abandoned in this listener, also by its other samplers: a device that never
-            responds must not cost every later run three more.
+        hung: Threads abandoned in this listener, including by its other samplers: a device that
+            never responds must not cost every later run three more.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Sampler:
         self._failures = 0
         self._good = 0
         self._hung = hung
-        #: Whether the listener is also read as runs begin and end; which runs have begun, and which
-        #: wait for their last reading.
+        #: Whether the listener is also read when runs begin and end, the runs that have begun, and
+        #: the runs that wait for their last reading.
         self._has_counters = kind.counters is not Listener.counters
         self._begun: set[str] = set()
         self._last: dict[str, tuple[ActiveRun, threading.Event]] = {}
@@ -108,14 +108,14 @@ class Sampler:
             self._wake.notify_all()
 
     def remove(self, run_id: str) -> bool:
-        """Stop reading for this run; return True if none is left."""
+        """Stop reading for this run; return True if no run remains."""
         with self._lock:
             self._runs.pop(run_id, None)
             self._begun.discard(run_id)
             return not self._runs
 
     def read_last(self, run: ActiveRun) -> threading.Event | None:
-        """Read counters once more for a run that ends; return what is set once that is done."""
+        """Read counters once more for a run that ends; return an event that is set when done."""
         with self._lock:
             if not self._has_counters or run.run_id not in self._begun:
                 return None
@@ -216,7 +216,7 @@ class Sampler:
                     break
                 self._mark.idle()
                 self._unavailable(error)
-            # Third-party code: whatever it raises, and sys.exit() too, ends the reading only.
+            # Third-party code: any exception, and sys.exit() too, must only end the reading.
             except (Exception, SystemExit) as error:
                 turn.busy_since_ns = 0
                 if turn.abandoned:
@@ -255,7 +255,7 @@ class Sampler:
             try:
                 listener.open()
             except BaseException:
-                self._close(listener)  # else what it has acquired stays acquired
+                self._close(listener)  # otherwise its resources would leak
                 raise
         self._mark.idle()
         turn.busy_since_ns = 0
@@ -292,7 +292,7 @@ class Sampler:
             tick = max(tick + 1, self._next_tick())
 
     def _counters_due(self) -> bool:
-        """Whether a run has begun or ends; called with the lock."""
+        """Return whether a run has begun or ends; called with the lock."""
         return self._has_counters and (
             bool(self._last)
             or any(run.sampling and run.run_id not in self._begun for run in self._runs.values())
@@ -323,7 +323,7 @@ class Sampler:
         counters: bool = False,
     ) -> None:
         targets = [run.target(self._table.pids(run.run_id)) for run in runs]
-        self._mark.reading()  # before the time is taken, as it may wait
+        self._mark.reading()  # before taking the time, as it may wait
         at_ns = turn.busy_since_ns = time.monotonic_ns()
         readings = list((listener.counters if counters else listener.sample)(targets))
         took_ns = time.monotonic_ns() - at_ns
@@ -351,7 +351,7 @@ class Sampler:
         return time.monotonic_ns() // self._interval_ns + 1
 
     def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
-        """Wait for an instant, or until counters are due; return False when over."""
+        """Wait until an instant, or until counters are due; return False when stopped."""
         with self._lock:
             while not self._over(turn):
                 left_ns = at_ns - time.monotonic_ns()
@@ -369,7 +369,7 @@ class Sampler:
     def _close(self, listener: Listener) -> None:
         try:
             listener.close()
-        except Exception:  # third-party code; it is given up anyway
+        except Exception:  # third-party code, which is dropped anyway
             log.exception("closing listener %s", self.name)
 
 
@@ -381,7 +381,7 @@ _LAST_READING_S = 1.0
 
 
 class SamplerPool:
-    """One sampler per listener and interval, while any run wants it. Thread-safe."""
+    """One sampler per listener and interval, while any run needs it. Thread-safe."""
 
     def __init__(self, table: ProcessTable, heartbeat: Heartbeat, hang_s: float) -> None:
         self._table = table
@@ -392,7 +392,7 @@ class SamplerPool:
         self._hung: dict[str, list[threading.Thread]] = {}
 
     def subscribe(self, run: ActiveRun) -> list[str]:
-        """Start the listeners that a run asks for; return warnings about those that do not work."""
+        """Start the listeners that a run requests; return warnings about those that do not work."""
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
         warnings, samplers = [], []
         for choice in {choice.name: choice for choice in run.registration.listeners}.values():
@@ -419,7 +419,7 @@ class SamplerPool:
         return warnings
 
     def read_last(self, run: ActiveRun) -> None:
-        """Read counters as a run ends; a listener that takes too long is not waited for."""
+        """Read counters as a run ends, without waiting for a slow listener."""
         deadline = time.monotonic() + _LAST_READING_S
         waited = [done for sampler in self._all() if (done := sampler.read_last(run)) is not None]
         for done in waited:
@@ -455,7 +455,7 @@ class SamplerPool:
         for sampler in self._all():
             sampler.stop()
         for sampler in self._all():
-            sampler.join(1.0)  # one that hangs dies with the process
+            sampler.join(1.0)  # a hanging thread dies with the process
 
     def _all(self) -> list[Sampler]:
         with self._lock:
@@ -469,7 +469,7 @@ class SamplerPool:
         with self._lock:
             sampler = self._samplers.get(resolved)
             if sampler is None or sampler.state not in (SamplerState.OPENING, SamplerState.READY):
-                # One that was dropped is retried for a new run.
+                # A dropped listener is retried for a new run.
                 sampler = self._samplers[resolved] = Sampler(
                     kind,
                     resolved,

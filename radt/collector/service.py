@@ -36,7 +36,7 @@ _STOP_TIMEOUT_S = 10.0
 
 
 class RefusedError(CollectorError):
-    """A request that is refused; ``code`` is for the client to handle."""
+    """Refusal of a request; ``code`` is for the client to handle."""
 
     def __init__(
         self, message: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE
@@ -106,12 +106,12 @@ class Service:
         """Follow the processes of a run that passed its barrier, and sample for it.
 
         Args:
-            resumed: An earlier worker got this request.
+            resumed: An earlier worker received this request.
         """
         run = self._run(run_id)
         if run.started_ns is not None:
             return
-        if not resumed:  # else an earlier worker has used CPU time for it
+        if not resumed:  # otherwise an earlier worker has already used CPU time for it
             run.tracker_begins(self._cpu_s())
         self._on.begin(run_id)
         self._table.watch(run_id, pid, owns_group=run.standalone is None)
@@ -150,7 +150,7 @@ class Service:
             raise RefusedError(f"run {run_id} could not be recorded completely: {run.failure}")
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
-        """Return the current values of those of the runs that are being recorded."""
+        """Return the current values of the given runs that are being recorded."""
         with self._lock:
             runs = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
         return {run.run_id: run.live() for run in runs}
@@ -241,7 +241,7 @@ class Service:
         self._sink(Path(registration.store_path)).drain(registration)
 
     def _check_taken_up(self) -> None:
-        """End the runs that were found and whose processes write no longer."""
+        """End the found runs whose processes no longer write."""
         with self._lock:
             runs = list(self._taken_up.values())
         for run in runs:
@@ -289,7 +289,7 @@ class Service:
 
     @property
     def busy(self) -> bool:
-        """Whether any run is being recorded."""
+        """Return whether any run is being recorded."""
         with self._lock:
             return bool(self._runs)
 
@@ -309,12 +309,12 @@ class Service:
 
     @property
     def deliverer_pids(self) -> list[int]:
-        """The ids of the processes that upload to MLflow and Postgres."""
+        """Return the ids of the processes that upload to MLflow and Postgres."""
         return self._deliverers.pids
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What does not work at the moment."""
+        """Return descriptions of current failures."""
         with self._lock:
             return tuple(sink.problem for sink in self._sinks.values() if sink.problem)
 
@@ -323,11 +323,11 @@ class Service:
         return self._deliverers.close()
 
     def abandon_delivery(self) -> None:
-        """End deliverers that did not finish in time; the next ones continue."""
+        """Kill deliverers that did not finish in time; their successors continue."""
         self._deliverers.kill()
 
     def close(self) -> None:
-        """Stop everything; runs stay remembered."""
+        """Stop everything; runs stay saved for the next worker."""
         self._pool.close()
         with self._lock:
             sinks = list(self._sinks.values())
@@ -365,7 +365,7 @@ class Service:
         return run
 
     def _adopt(self, run: ActiveRun) -> list[str]:
-        """Add a run; a known one only gets its new environment."""
+        """Add a run; a known run only gets its new environment."""
         with self._lock:
             self.hold_clock()
             known = self._runs.get(run.run_id)
@@ -377,7 +377,7 @@ class Service:
         if known is not None:
             return []
         warnings = self._pool.subscribe(run)
-        # Accounts of listeners are open now, so that what an earlier worker counted finds them.
+        # The listeners' accounts are open now, so that an earlier worker's counts find them.
         self._sink(Path(run.registration.store_path)).add(run)
         return warnings
 
@@ -413,7 +413,7 @@ class Service:
             sink.wake()
 
     def _ended(self, run: ActiveRun) -> None:
-        """Forget a run that the store has, or never will have, completely."""
+        """Remove a run that the store has completely, or never will have."""
         self._pool.unsubscribe(run.run_id)
         self._table.forget(run.run_id)
         self._memory.forget(run.run_id)
@@ -444,7 +444,7 @@ class Service:
         )
         try:
             self._memory.keep(state)
-        except OSError:  # its client, or its folder, tells the next worker of it
+        except OSError:  # its client or its folder reports it to the next worker
             log.exception("run %s is not remembered", run.run_id)
 
     def _problem_of(self, run: ActiveRun) -> str:
@@ -453,7 +453,7 @@ class Service:
         return (sink.problem if sink is not None else "") or "it is busy"
 
     def _release_stores(self) -> None:
-        """Close stores that no run is recorded into any longer."""
+        """Close stores of which no run is being recorded."""
         now_s = time.monotonic()
         with self._lock:
             in_use = {Path(run.registration.store_path) for run in self._runs.values()}
@@ -472,7 +472,7 @@ class Service:
 
 
 def _with_defaults(registration: Registration) -> Registration:
-    """Resolve aliases and the defaults: only this process knows which listeners work."""
+    """Resolve aliases and defaults, as only this process knows which listeners work."""
     choices = {
         choice.name: choice
         for given in registration.listeners

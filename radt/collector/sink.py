@@ -1,4 +1,4 @@
-"""One store and the thread that writes to it. A store that is slow or stuck holds up no other."""
+"""One store and the thread that writes to it. A slow or stuck store does not delay the others."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from radt.store.writer import StoreWriter
 
 log = logging.getLogger(__name__)
 
-#: Pause after the store could not be written; doubled up to the second value.
+#: Pause after a failed write; doubled up to the second value.
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
-#: How often deliverers are notified of hardware samples alone.
+#: How often deliverers are notified if there are only hardware samples.
 _HARDWARE_NOTIFY_S = 10.0
-#: So many series are written each turn; with more, samples wait for up to as many turns.
+#: Number of series written each turn; with more, samples wait for up to as many turns.
 _SERIES_A_TURN = 100
 _MAX_TURNS = 5
 
@@ -54,9 +54,9 @@ class StoreSink:
         disk_sync_s: float = 0.0,
     ) -> None:
         self.path = path
-        #: What is wrong with the store at the moment; empty if nothing is.
+        #: Current failure of the store; empty if none.
         self.problem = ""
-        #: Monotonic time since when there has been nothing to record, None while there is.
+        #: Monotonic time since when there has been nothing to record; None if there is.
         self.idle_since_s: float | None = None
         self._clock = clock
         self._flush_s = flush_s
@@ -88,13 +88,13 @@ class StoreSink:
         self.wake()
 
     def drain(self, registration: Registration) -> None:
-        """Store what a run has left that nobody records."""
+        """Store the remaining data of a run that is not being recorded."""
         with self._condition:
             self._left.append(registration)
         self.wake()
 
     def wake(self) -> None:
-        """Write now, not at the next turn."""
+        """Write now instead of at the next turn."""
         with self._condition:
             self._urgent = True
             self._condition.notify_all()
@@ -113,7 +113,7 @@ class StoreSink:
         while self._wait(pause_s):
             pause_s = self._turn()
         self._turn()
-        self._turn()  # what came after something that could not be written before
+        self._turn()  # data that arrived after a failed write
         self._close()
 
     def _wait(self, pause_s: float) -> bool:
@@ -124,7 +124,7 @@ class StoreSink:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break
-                # With no run there is nothing to do until `wake`.
+                # Without runs, there is nothing to do until `wake`.
                 self._condition.wait(left_s if self._runs or self._left else None)
             self._urgent = False
             return not self._stopping
@@ -150,7 +150,7 @@ class StoreSink:
         except StoreError as error:
             self._left += left
             return self._failed(error)
-        # Whatever else it is, sampling continues and writing is retried.
+        # Whatever the error is, sampling continues and writing is retried.
         except Exception as error:
             log.exception("writing %s", self.path)
             return self._failed(StoreError(f"{type(error).__name__}: {error}"))
@@ -183,7 +183,7 @@ class StoreSink:
         self._backoff_s = _FIRST_BACKOFF_S
 
     def _may_open(self, runs: Sequence[ActiveRun]) -> bool:
-        """Whether the store exists, or a run without a runner may create it."""
+        """Return whether the store exists, or a run without a runner may create it."""
         if self._writer is not None or self.path.exists():
             return True
         if any(run.standalone is not None and run.ending is None for run in runs):
@@ -193,7 +193,7 @@ class StoreSink:
         return False
 
     def _open(self) -> bool:
-        """Open the store; return whether it was open already."""
+        """Open the store; return whether it was already open."""
         if self._writer is not None:
             if self._vanished():
                 raise StoreError(f"the store {self.path} is gone")
@@ -218,7 +218,7 @@ class StoreSink:
                 self.idle_since_s = time.monotonic()
 
     def _vanished(self) -> bool:
-        """Whether the file that is open was deleted or replaced: SQLite would not notice."""
+        """Return whether the open file was deleted or replaced, which SQLite would not notice."""
         if self._identity is None:
             return False
         try:
@@ -226,7 +226,7 @@ class StoreSink:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # says nothing about the file
+            return False  # gives no information about the file
         return (status.st_dev, status.st_ino) != self._identity
 
     def _lost(self) -> None:
@@ -264,7 +264,7 @@ class StoreSink:
                     recorder.write(pending)
         except StoreError:
             raise
-        except Exception:  # one run's data must not keep its neighbours' from the store
+        except Exception:  # one run's data must not keep other runs' data from the store
             log.exception("writing %d runs to %s", len(work), self.path)
             work = [pair for pair in work if self._write_alone(*pair)]
         for recorder, pending in work:
@@ -274,10 +274,10 @@ class StoreSink:
             self.wake()
 
     def _samples_due(self, runs: Sequence[ActiveRun]) -> bool:
-        """Whether to write samples now.
+        """Return whether to write samples now.
 
-        Writing costs by the series, however many points each has: with many of them, what was read
-        over several turns is written together.
+        The cost of writing depends on the number of series, not of points: with many series, the
+        samples of several turns are written together.
         """
         series = sum(run.waiting_series for run in runs)
         turns = min(_MAX_TURNS, max(1.0, series / _SERIES_A_TURN))
@@ -288,7 +288,7 @@ class StoreSink:
         return True
 
     def _prepared(self, recorder: RunRecorder, *, samples: bool) -> Pending | None:
-        """Return what there is to write of a run; None if nothing."""
+        """Return the rows to write of a run; None if there are none."""
         try:
             pending = recorder.prepare(samples=samples)
         except StoreError:
@@ -327,7 +327,7 @@ class StoreSink:
         return recorder
 
     def _end_all(self, runs: Iterable[ActiveRun]) -> None:
-        """End all; one that fails is retried and must not stop the others."""
+        """End all; a failing run is retried and must not stop the others."""
         failed: Exception | None = None
         for run in runs:
             if run.run_id not in self._recorders:

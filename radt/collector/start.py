@@ -1,4 +1,4 @@
-"""Start the user's collector as a daemon, one at a time: settings, locks, environment, log.
+"""Start the user's collector as a daemon, only once: settings, locks, environment, log.
 
 Imports the standard library only.
 """
@@ -28,7 +28,7 @@ from radt.settings import Setting
 
 log = logging.getLogger(__name__)
 
-#: Those that the collector inherits, by field of `CollectorSettings`.
+#: Settings that the collector inherits, by field of `CollectorSettings`.
 _BY_FIELD: Mapping[str, Setting[Any]] = {
     "idle_s": settings.COLLECTOR_IDLE_S,
     "flush_s": settings.FLUSH_S,
@@ -43,9 +43,9 @@ VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.var
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """The collector's settings, from the environment of whoever started it (`radt.settings`).
+    """The collector's settings, from its parent's environment (`radt.settings`).
 
-    ``buffered_points`` take 16 bytes each.
+    Each of ``buffered_points`` takes 16 bytes.
     """
 
     idle_s: float = settings.COLLECTOR_IDLE_S.default
@@ -58,7 +58,7 @@ class CollectorSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> CollectorSettings:
-        """Return the settings; one that cannot be parsed is logged and has its default."""
+        """Return the settings; an invalid one is logged and has its default."""
         for problem in problems(environ):
             log.error("%s", problem)
         return cls(
@@ -75,7 +75,7 @@ class CollectorSettings:
 
 
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return what is wrong with the collector's variables, one sentence each."""
+    """Return errors in the collector's variables, one sentence each."""
     values = (settings.variable(setting, environ) for setting in _BY_FIELD.values())
     return [str(value.problem) for value in values if value.problem is not None]
 
@@ -84,7 +84,7 @@ def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. A record lock rather than
-# flock(2), as only those can be asked who holds them without being taken.
+# flock(2), as only record locks can be queried for their holder without being taken.
 _FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -99,7 +99,7 @@ def worker_lock() -> PidLock:
 
 
 class PidLock:
-    """One file, one holder. Open it only once in a process: closing any other drops the lock."""
+    """Lock file with one holder. Open it once per process: closing another drops the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ class PidLock:
         return True
 
     def holder(self) -> int | None:
-        """Return the id of the process that has the lock; None if no other has."""
+        """Return the id of the process that has the lock; None if no other process has it."""
         request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
         return None if kind == fcntl.F_UNLCK else int(pid)
@@ -126,14 +126,14 @@ class PidLock:
             self._fd = -1
 
 
-#: A run's variables must not reach the collector: it outlives the run, and whatever carries a
-#: run's id is stopped with the run.
+#: A run's variables must not reach the collector: it outlives the run, and any process with a run's
+#: id is stopped with the run.
 _NOT_INHERITED = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 
-#: The log starts anew at this size; the one before is kept beside it.
+#: The log is rotated at this size; the previous one is kept beside it.
 _MAX_LOG_BYTES = 5_000_000
 
-#: What locks, the clock and the first lines of a log need.
+#: Free space needed by locks, the clock and the first lines of a log.
 _LEAST_ROOM_BYTES = 64 * 1024
 
 #: How long the daemon's first process may take to hand over to the second.
@@ -142,7 +142,7 @@ _POLL_S = 0.02
 
 
 def log_path() -> Path:
-    """Return the log of the collector, its listeners and the upload to MLflow."""
+    """Return the log file of the collector, its listeners and the uploads."""
     return runtime_dir() / "collector.log"
 
 
@@ -170,7 +170,7 @@ def starting(deadline_s: float = math.inf) -> Iterator[None]:
 
 
 def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the collector's environment, given that of whoever starts it."""
+    """Return the collector's environment, given that of its parent."""
     env = {
         name: value
         for name, value in environ.items()
@@ -229,13 +229,13 @@ def _slow() -> CollectorError:
 
 
 def _check_room(folder: Path) -> None:
-    """Raise CollectorError if the disk is full: there would not even be a log that says so."""
+    """Raise CollectorError if the disk is full: there would not even be a log with the error."""
     probe = folder / f"room-{os.getpid()}"
     try:
         with probe.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _LEAST_ROOM_BYTES)
     except OSError as error:
-        if error.errno == errno.EFBIG:  # a limit of this process; the collector has its own
+        if error.errno == errno.EFBIG:  # a limit of this process; the collector sets its own
             return
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

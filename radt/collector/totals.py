@@ -86,7 +86,7 @@ def total_batches(
     ended_ns: int,
     last: LastReading | None = None,
 ) -> Iterator[SeriesBatch]:
-    """Yield the totals in a run's folder as points; none if there are none or the store has them.
+    """Yield the totals in a run's folder as points, unless the store has them.
 
     A total is a counter that is 0 as the run starts; a peak is a point at the run's end. Without
     them in its folder, a run has what was read of it ``last``, marked as estimated.

@@ -1,6 +1,6 @@
-"""The collector's worker and its socket: one thread a connection, one request at a time on each.
+"""The collector's worker and its socket: one thread per connection, one request at a time on each.
 
-The guardian runs it as ``python -m radt.collector.worker``. It ends when it has been idle for a
+The guardian runs it as ``python -m radt.collector.worker``. It exits after it has been idle for a
 while.
 """
 
@@ -56,7 +56,7 @@ class Server:
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
         self._listener: socket.socket | None = None
-        #: When a client was last connected, monotonic.
+        #: Monotonic time when a client was last connected.
         self.last_used_s = time.monotonic()
 
     def open(self) -> None:
@@ -71,11 +71,11 @@ class Server:
         threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening; open connections stay. Clients that come too late retry."""
+        """Stop listening; open connections stay. Late clients retry."""
         listener, self._listener = self._listener, None
         if listener is not None:
             socket_path().unlink(missing_ok=True)
-            listener.shutdown(socket.SHUT_RDWR)  # wakes up the thread that accepts
+            listener.shutdown(socket.SHUT_RDWR)  # wakes up the accepting thread
             listener.close()
 
     @property
@@ -107,7 +107,7 @@ class Server:
             threading.Thread(target=connection.serve, name="client", daemon=True).start()
 
     def closed(self, connection: _Connection) -> None:
-        """Forget a client; if it died, its runs have lost their owner."""
+        """Remove a client; if it died, its runs have lost their owner."""
         with self._lock:
             self._connections.discard(connection)
             self.last_used_s = time.monotonic()
@@ -116,7 +116,7 @@ class Server:
             self._service.owned_without_process(connection.run_ids)
 
     def answer(self, request: Mapping[str, Any], connection: _Connection) -> Answer:
-        """Answer a request; raise RadtError if it is refused, ValueError if it is not one."""
+        """Handle a request; raise RadtError if it is refused, ValueError if it is invalid."""
         try:
             handler = _HANDLERS[Op(request["op"])]
             return handler(self._service, request, connection) if handler else self._about(request)
@@ -145,7 +145,7 @@ class Server:
 
 
 class _Connection:
-    """One client."""
+    """Connection of one client."""
 
     def __init__(self, peer: socket.socket, server: Server) -> None:
         self._peer = peer
@@ -153,13 +153,13 @@ class _Connection:
         pid, self._uid, _ = _PEER.unpack(
             peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         )
-        #: The client's process; None if it runs in a container and cannot be seen.
+        #: The client's process; None if it runs in a container and is not visible.
         self.owner = ProcessId.of(pid) if pid else None
         self.run_ids: set[str] = set()
 
     def serve(self) -> None:
         try:
-            if self._uid == os.getuid():  # the folder is private already; this is the second lock
+            if self._uid == os.getuid():  # the folder is private already; this is the second check
                 self._talk()
         except OSError as error:
             log.info("a client went away: %s", error)
@@ -264,7 +264,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
 
 
 class Worker:
-    """One worker: it works until it is idle or stopped."""
+    """One worker, which runs until it is idle or stopped."""
 
     def __init__(self, settings: CollectorSettings) -> None:
         self._settings = settings
@@ -282,7 +282,7 @@ class Worker:
         self._stop.set()
 
     def run(self) -> None:
-        """Work until idle or stopped."""
+        """Run until idle or stopped."""
         self._service.resume()
         self._server.open()
         log.info("collector is up")
@@ -296,11 +296,11 @@ class Worker:
         finally:
             self._server.close()
             self._service.close()
-        unclean_path().unlink(missing_ok=True)  # after an exception it stays: that is a death too
+        unclean_path().unlink(missing_ok=True)  # after an exception it stays: a death too
         log.info("collector ends")
 
     def _nothing_left(self) -> bool:
-        """Whether there has been no request for a while and all is delivered."""
+        """Return whether there has been no request for a while and everything is delivered."""
         now_s = time.monotonic()
         quiet = not self._service.busy and not self._server.connected
         if not quiet or now_s - self._server.last_used_s < self._settings.idle_s:
@@ -322,7 +322,7 @@ class Worker:
 
 
 def main() -> int:
-    """Run the worker, unless there is one."""
+    """Run the worker, unless one is running."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,

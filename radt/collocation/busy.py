@@ -1,4 +1,4 @@
-"""Check whether a device is free: processes of others, and the GPU's compute mode."""
+"""Check whether a device is free of other users' processes, and the GPU's compute mode."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from radt.collocation.processes import (
 )
 from radt.errors import DeviceError
 
-#: Seconds between two looks at who is there.
+#: Seconds between two checks for processes.
 POLL_S = 1.0
-#: Seconds in which a user's Ctrl-C ends the waiting.
+#: Maximum seconds until Ctrl-C ends the wait.
 _CANCEL_S = 0.1
-#: Processes that are named of each device.
+#: Maximum number of processes named per device.
 _NAMED = 3
 
 
 class BusyPolicy(StrEnum):
-    """What to do when somebody else's process is on a device that a workload needs."""
+    """Reaction to a foreign process on a device that a workload needs."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -46,9 +46,8 @@ def foreign_processes(
 
     Args:
         gpus: Indices of GPUs, or UUIDs of GPUs and MIG devices.
-        own: Process ids that do not count. Neither do the servers of MPS daemons that this
-            process has started.
-        own_runs: Run ids whose processes do not count, by ``RADT_RUN_ID`` in their environment.
+        own: Process ids to ignore. The servers of this process's MPS daemons are ignored, too.
+        own_runs: Ids of runs whose processes are ignored, by ``RADT_RUN_ID`` in their environment.
 
     Raises:
         DeviceError: NVIDIA's driver does not respond, or a device does not exist.
@@ -69,7 +68,7 @@ def wait_until_free(
     own_runs: Collection[str] = (),
     poll_s: float = POLL_S,
 ) -> list[Occupant]:
-    """Apply the policy to processes of others on these devices; return those left at the end.
+    """Apply the policy to foreign processes on these devices; return those left at the end.
 
     WAIT returns when all are free, or when cancelled; IGNORE returns at once. `say` gets a sentence
     about the processes, again only when it has changed. See `foreign_processes`.
@@ -107,7 +106,7 @@ def wait_until_free(
 
 
 def free_memory(gpus: Sequence[DeviceName]) -> Mapping[DeviceName, int]:
-    """Return the free bytes of each device, without devices that have no memory of their own.
+    """Return the free bytes of each device, omitting devices without their own memory.
 
     Raises:
         DeviceError: NVIDIA's driver does not respond, or a device does not exist.
@@ -120,7 +119,7 @@ def free_memory(gpus: Sequence[DeviceName]) -> Mapping[DeviceName, int]:
 
 
 def _own_mps_daemons() -> set[int]:
-    """Return the ids of the MPS daemons that this process has started, by the ledger."""
+    """Return the ids of the MPS daemons that this process has started, from the ledger."""
     return {
         entry.thing.pid
         for entry in Ledger().entries()
@@ -137,7 +136,7 @@ def _look(
     own: Collection[int],
     own_runs: Collection[str],
 ) -> tuple[list[Occupant], dict[DeviceName, str]]:
-    """Return the processes of others, and the devices without a list, with the reason."""
+    """Return the foreign processes, and the devices without a list, with the reason."""
     daemons: set[int] | None = None
     foreign: list[Occupant] = []
     unknown: dict[DeviceName, str] = {}
@@ -160,7 +159,7 @@ def _look(
 
 
 def _facts(processes: Sequence[Occupant]) -> str:
-    """``GPU 0 is used by python (pid 123, alice, 3.1 GB)``, each device once."""
+    """Return ``GPU 0 is used by python (pid 123, alice, 3.1 GB)``, each device once."""
     parts = []
     for gpu, group in groupby(processes, key=lambda process: process.device):
         names = [str(process) for process in group]
@@ -170,7 +169,7 @@ def _facts(processes: Sequence[Occupant]) -> str:
 
 
 def _pause(seconds: float, cancelled: Callable[[], bool]) -> bool:
-    """Let time pass; return False as soon as waiting is cancelled."""
+    """Sleep; return False as soon as waiting is cancelled."""
     deadline_s = time.monotonic() + seconds
     while not cancelled():
         left_s = deadline_s - time.monotonic()
@@ -199,7 +198,7 @@ def compute_mode(lists: ProcessLists, gpu: DeviceName) -> ComputeMode | None:
 def compute_mode_problem(
     lists: ProcessLists, gpu: DeviceName, *, processes: int, mps: bool
 ) -> DeviceError | None:
-    """Return why a GPU's compute mode does not allow so many processes at a time; None if it does.
+    """Return why a GPU's compute mode forbids so many processes at a time; None if it allows them.
 
     Clients of one MPS daemon (`mps`) count as one process.
     """
@@ -218,12 +217,12 @@ def compute_mode_problem(
 
 
 def check_compute_modes(plan: DevicePlan) -> None:
-    """Check that each GPU accepts as many processes as the plan puts there.
+    """Check that each GPU accepts the planned number of processes.
 
     On a GPU in exclusive mode, runs would fail with a message that does not name the cause.
 
     Raises:
-        DeviceError: A GPU does not, or the driver does not respond.
+        DeviceError: A GPU does not accept them, or the driver does not respond.
     """
     whole = [share for share in plan.shares.values() if share.compute is None]
     # All clients of an MPS daemon count as one process.

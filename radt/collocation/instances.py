@@ -1,6 +1,6 @@
 """Plan which MIG instances of one GPU its rows get: existing ones first, then new ones.
 
-If they do not fit, the error names the nearest that do, or what an administrator runs.
+If they do not fit, the error names the nearest alternatives, or the administrator's commands.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from radt.collocation.topology import (
 
 @dataclass(frozen=True, slots=True)
 class PlannedCompute:
-    """A compute instance, and so a MIG device, for the rows ``keys``.
+    """A compute instance, and thus a MIG device, for the rows ``keys``.
 
-    ``name`` is unique in the plan. ``profile`` is what people call it (``3c.7g.40gb``).
-    ``placement`` is its place in the GPU instance, in compute slices. ``existing_id`` and ``uuid``
-    are set where it is there already.
+    ``name`` is unique in the plan. ``profile`` is its usual name (``3c.7g.40gb``). ``placement`` is
+    its place in the GPU instance, in compute slices. ``existing_id`` and ``uuid`` are set if it
+    already exists.
     """
 
     name: str
@@ -52,10 +52,10 @@ class PlannedCompute:
 
 @dataclass(frozen=True, slots=True)
 class PlannedInstance:
-    """A GPU instance to create, or to use where ``existing_id`` is set, with what it holds.
+    """A GPU instance to create, or to reuse if ``existing_id`` is set, with its content.
 
     ``placement`` is its place on the GPU, in memory slices; None only for an existing instance
-    whose place may not be read.
+    whose place is not readable.
     """
 
     gpu: int
@@ -69,10 +69,10 @@ class PlannedInstance:
 def plan_instances(gpu: GpuInventory, slots: Sequence[Slot]) -> list[PlannedInstance]:
     """Return GPU instances that hold all these compute instances: idle ones, then new ones.
 
-    New ones are in the order to create them in, the large ones first.
+    New ones are in order of creation, the large ones first.
 
     Raises:
-        PlacementError: They do not fit, or must be created and this user may not.
+        PlacementError: They do not fit, or this user may not create the missing ones.
     """
     assert gpu.mig is not None
     try:
@@ -112,7 +112,7 @@ def _vacated(instance: GpuInstance) -> GpuInstance:
 def _reuse(
     gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]
 ) -> tuple[list[PlannedInstance], list[Slot]]:
-    """Assign idle instances to slots; return them and the slots that got none."""
+    """Assign idle instances to slots; return them and the remaining slots."""
     missing = list(slots)
     used = []
     for instance in mig.instances:
@@ -155,7 +155,7 @@ def _create(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[Pla
     if places is None and unplaced is None:
         raise does_not_fit(gpu, mig, slots)
     if not mig.may_create:
-        # The places of existing instances are hidden too, so that none can be promised then.
+        # The places of existing instances are then hidden too, so new ones cannot be planned.
         raise not_permitted(gpu, slots, places if not mig.instances else None)
     assert places is not None
     planned = [
@@ -210,7 +210,7 @@ def not_permitted(
 ) -> PlacementError:
     """Return the error for instances that this user may not create.
 
-    `places` is where the GPU instances of these slots fit; None if that cannot be known.
+    `places` are where the GPU instances of these slots fit; None if unknown.
     """
     keys = [key for slot in slots for key in slot.keys]
     return PlacementError(
@@ -233,9 +233,9 @@ def no_places(gpu: GpuInventory, slots: Sequence[Slot], profile: str) -> Placeme
 def create_commands(
     gpu: GpuInventory, slots: Sequence[Slot], places: Sequence[Placement] | None
 ) -> str:
-    """Return what an administrator runs to create these instances.
+    """Return an administrator's commands to create these instances.
 
-    `places` is where the GPU instances of these slots fit; None to let the driver choose.
+    `places` are where the GPU instances of these slots fit; None to let the driver choose.
     """
     contents = gpu_instances_for(slots)
     order = sorted(
@@ -267,7 +267,7 @@ def create_commands(
 
 
 def _alternatives(gpu: GpuInventory, mig: MigState, card: Card, slots: Sequence[Slot]) -> list[str]:
-    """Return what is possible instead, the nearest first."""
+    """Return the possible alternatives, the nearest first."""
     remedies = []
     idle = [instance for instance in mig.instances if not instance.is_busy and not instance.claimed]
     if idle:
@@ -290,7 +290,7 @@ def _fits(slots: Sequence[Slot], card: Card) -> bool:
 
 
 def _largest_part(slots: Sequence[Slot], card: Card) -> list[Slot]:
-    """Return as many of the slots as fit together, the largest ones."""
+    """Return the largest subset of the slots that fits, preferring large ones."""
     kinds: dict[str, list[Slot]] = {}
     for slot in sorted(slots, key=slot_order):
         kinds.setdefault(slot.name, []).append(slot)

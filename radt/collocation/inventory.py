@@ -24,15 +24,15 @@ from radt.collocation.topology import (
 from radt.errors import DeviceError
 from radt.nvml import opened
 
-#: Says which device file grants the creation of MIG instances; not there without MIG.
+#: Names the device file that grants the creation of MIG instances; missing without MIG.
 _MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
 
 
 def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
-    """Query the driver, if there is one, for all GPUs or those of some NVML indices.
+    """Query the driver, if there is one, for all GPUs or those with the given NVML indices.
 
     Raises:
-        DeviceError: There is a driver and it does not work.
+        DeviceError: The driver is installed but does not work.
     """
     import pynvml
 
@@ -68,7 +68,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuInventory:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
             memory_bytes, free_bytes = int(memory.total), int(memory.free)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
-            pass  # none of its own, or a divided GPU and no administrator
+            pass  # no memory of its own, or a divided GPU and an unprivileged user
         mig = _read_mig(nvml, handle, memory_bytes)
     except nvml.NVMLError as error:
         # A GPU that has fallen off the bus leaves the others usable.
@@ -124,7 +124,7 @@ def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | No
 
 
 def _from_tables(profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
-    """Add the placements that NVIDIA publishes."""
+    """Add NVIDIA's published placements."""
     largest = max(profiles, key=lambda profile: (profile.slices, profile.memory_mb), default=None)
     if largest is None:
         return []
@@ -141,7 +141,7 @@ def _from_tables(profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
 
 @dataclass(frozen=True, slots=True)
 class _MigDevice:
-    """A compute instance with the name of the profile of its GPU instance."""
+    """A compute instance with the profile name of its GPU instance."""
 
     profile: str
     compute: ComputeInstance

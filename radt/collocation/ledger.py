@@ -1,13 +1,13 @@
-"""The ledger: what radt has created on this machine and must remove, noted before it is created.
+"""The ledger of everything that radt creates on this machine and must remove, written in advance.
 
 ::
 
-    RUNTIME_DIR/created/KIND-ID.json     one thing: what it is, who owns it, what the driver said
+    RUNTIME_DIR/created/KIND-ID.json     one object: its kind, its owner, details of the driver
 
-An entry is on disk before its thing is created (`Ledger.intend`), gets the ids of the thing once
-they are known (`Entry.confirm`) and is removed with the thing (`Entry.done`). A runner that is
-killed in between leaves an entry without a living owner: `radt.collocation.setup.clean_up` removes
-exactly that thing, and nothing similar.
+An entry is on disk before its object is created (`Ledger.intend`), gets the object's ids once they
+are known (`Entry.confirm`) and is removed with the object (`Entry.done`). A runner that is killed
+in between leaves an entry without a living owner: `radt.collocation.setup.clean_up` removes exactly
+that object, and nothing similar.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNFINISHED = ".tmp"
 
 
 class Kind(StrEnum):
-    """The kind of a thing."""
+    """Kind of a created object."""
 
     MIG_INSTANCE = "mig-instance"
     MPS_DAEMON = "mps-daemon"
@@ -41,11 +41,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A GPU instance with the compute instances in it.
+    """A GPU instance with its compute instances.
 
-    ``start`` and ``size`` are its placement in memory slices; ``existing`` are the ids of the GPU
-    instances that were there before, so that one whose id was never noted can be told from them.
-    ``gpu_instance`` and what follows is known once it is made.
+    ``start`` and ``size`` are its placement in memory slices. ``existing`` are the ids of earlier
+    GPU instances, to distinguish an instance whose id was never recorded. ``gpu_instance`` and the
+    following fields are known after its creation.
     """
 
     kind: ClassVar[Kind] = Kind.MIG_INSTANCE
@@ -85,7 +85,7 @@ class MpsDaemon:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container by its name; ``tool`` is the command that made it (docker, podman)."""
+    """A container by its name; ``tool`` is the command that created it (docker, podman)."""
 
     kind: ClassVar[Kind] = Kind.CONTAINER
 
@@ -104,7 +104,7 @@ _TYPES: Mapping[str, type[MigInstance | MpsDaemon | Container]] = {
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process that owns a thing; process ids mean nothing in another namespace."""
+    """Process that owns an object; process ids are meaningless in other namespaces."""
 
     pid: int
     start_ticks: int
@@ -126,17 +126,17 @@ class Owner:
 
     @property
     def rebooted(self) -> bool:
-        """Whether the machine has been restarted since."""
+        """Return whether the machine has been rebooted since."""
         return self.boot_id != procfs.boot_id()
 
     @property
     def visible(self) -> bool:
-        """Whether its process would be visible from here if it lived."""
+        """Return whether its process would be visible from here if it were alive."""
         return self.rebooted or self.pid_namespace == _pid_namespace()
 
     @property
     def alive(self) -> bool:
-        """Whether it lives; one that is not visible from here counts as alive."""
+        """Return whether it is alive; an invisible process counts as alive."""
         if self.rebooted:
             return False
         return not self.visible or procfs.start_ticks(self.pid) == self.start_ticks
@@ -144,7 +144,7 @@ class Owner:
 
 @dataclass(slots=True)
 class Entry:
-    """One entry; ``thing`` is what is known of the thing so far."""
+    """A ledger entry; ``thing`` is the object as far as known."""
 
     path: Path
     thing: Thing
@@ -158,21 +158,22 @@ class Entry:
 
     @property
     def orphaned(self) -> bool:
-        """Whether no process is left that would remove the thing."""
+        """Return whether no process is left to remove the object."""
         return not self.owner.alive
 
     def confirm(self, **details: object) -> None:
-        """Note the details of the created thing: ``entry.confirm(pid=123)``.
+        """Record details of the created object: ``entry.confirm(pid=123)``.
 
         Raises:
-            DeviceError: They cannot be written; the thing is still found by what was intended.
+            DeviceError: The details cannot be written; the object can still be found by its
+                intended properties.
         """
         changes: dict[str, Any] = details
         self.thing = dataclasses.replace(self.thing, **changes)
         _save(self)
 
     def done(self) -> None:
-        """Remove the entry of a thing that is gone; harmless if it was removed already.
+        """Remove the entry of a removed object. Idempotent.
 
         Raises:
             DeviceError: The file cannot be removed.
@@ -185,23 +186,23 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A file of the ledger that cannot be parsed; radt removes nothing because of it."""
+    """A ledger file that cannot be parsed; radt removes nothing because of it."""
 
     path: Path
     reason: str
 
 
 class Ledger:
-    """All entries of this user and machine, in ``created`` in the runtime folder unless given."""
+    """All entries of this user and machine, by default in ``created`` in the runtime folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder if folder is not None else runtime_dir() / "created"
 
     def intend(self, thing: Thing, *, run_id: str = "", workload_id: str = "") -> Entry:
-        """Note what is about to be created; create it only after this has returned.
+        """Record an object to be created; create it only after this has returned.
 
         Raises:
-            DeviceError: It cannot be written, so the thing must not be created.
+            DeviceError: The entry cannot be written, so the object must not be created.
         """
         name = f"{thing.kind.value}-{uuid.uuid4().hex[:12]}{_SUFFIX}"
         entry = Entry(self.folder / name, thing, Owner.me(), run_id, workload_id)
@@ -213,7 +214,7 @@ class Ledger:
         return entry
 
     def entries(self) -> list[Entry]:
-        """Return all entries that can be parsed, in order of their names."""
+        """Return all readable entries, in order of their names."""
         return [entry for entry in self._read() if isinstance(entry, Entry)]
 
     def damaged(self) -> list[Damaged]:
@@ -244,7 +245,7 @@ def _save(entry: Entry) -> None:
 
 
 def _read_entry(path: Path) -> Entry | Damaged | None:
-    """Parse a file; None if it has just been removed."""
+    """Parse a file; return None if it has just been removed."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:

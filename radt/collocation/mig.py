@@ -1,8 +1,8 @@
-"""MIG through NVML: read, create and destroy instances, each noted in the ledger before it exists.
+"""MIG through NVML: read, create and destroy instances, each recorded in the ledger in advance.
 
-Only what the ledger says is touched: a GPU instance by its id, place and profile, and the compute
-instances inside it. The mode of a GPU is never changed. Functions that take ``nvml`` (pynvml,
-initialised by `radt.nvml.opened`) may raise ``pynvml.NVMLError``.
+Only instances in the ledger are changed: a GPU instance by its id, place and profile, and the
+compute instances inside it. The mode of a GPU is never changed. Functions that take ``nvml``
+(pynvml, initialised by `radt.nvml.opened`) may raise ``pynvml.NVMLError``.
 https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlMultiInstanceGPU.html
 """
 
@@ -28,7 +28,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ExistingInstance:
-    """A GPU instance that exists; ``profile`` is its profile's name."""
+    """An existing GPU instance; ``profile`` is its profile's name."""
 
     handle: Any
     instance_id: int
@@ -48,9 +48,9 @@ class ExistingDevice:
 def read_profiles(
     nvml: Any, gpu: Any, gpu_memory_bytes: int | None = None
 ) -> list[InstanceProfile]:
-    """Return the GPU's profiles, without placements: those are for privileged users.
+    """Return the GPU's profiles without placements, which only privileged users can read.
 
-    If the driver does not report their names, these come from ``gpu_memory_bytes``.
+    If the driver does not report their names, they are derived from ``gpu_memory_bytes``.
     """
     indices = range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
     profiles = (_profile(nvml, gpu, index, gpu_memory_bytes) for index in indices)
@@ -86,7 +86,7 @@ def mig_devices(nvml: Any, gpu: Any) -> Iterator[ExistingDevice]:
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # indices have holes
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # indices may have gaps
             continue
         yield ExistingDevice(
             device,
@@ -161,7 +161,7 @@ def _profile(
         return None
     try:
         remaining = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, info.id))
-    except nvml.NVMLError:  # MIG is off, or no administrator
+    except nvml.NVMLError:  # MIG is off, or the user is unprivileged
         remaining = None
     return InstanceProfile(
         profile_id=int(info.id),
@@ -196,7 +196,7 @@ def _compute_profiles(nvml: Any, instance: Any) -> Iterator[Any]:
                     instance, index, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, version
                 )
             except nvml.NVMLError_FunctionNotFound:
-                continue  # an older driver knows the first version only
+                continue  # an older driver only supports the first version
             except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
                 pass
             break
@@ -206,7 +206,7 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-#: Seconds that the driver has to notice that the last process of an instance has gone.
+#: Seconds for the driver to notice that the last process of an instance has exited.
 DESTROY_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 
@@ -222,7 +222,7 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class CreatedInstance:
-    """A GPU instance that radt created, with its devices by their names in the plan."""
+    """A GPU instance created by radt, with its devices by their names in the plan."""
 
     entry: Entry
     gpu_instance: int
@@ -235,7 +235,7 @@ def create_instance(
     """Create a planned instance and the compute instances in it.
 
     Raises:
-        DeviceError: The driver refuses. Nothing is left, or it stays in the ledger.
+        DeviceError: The driver refuses. Created parts are removed, or stay in the ledger.
     """
     place = planned.placement
     assert place is not None and planned.existing_id is None, "only new instances are created"
@@ -264,13 +264,13 @@ def create_instance(
 
 
 def destroy_instance(thing: MigInstance, timeout_s: float = DESTROY_TIMEOUT_S) -> None:
-    """Destroy an instance of the ledger: its compute instances, then the GPU instance, by id.
+    """Destroy an instance in the ledger: its compute instances, then the GPU instance, by id.
 
-    If its id was never noted, it is the instance with the noted profile and place that did not
-    exist before. Harmless if it is gone.
+    If its id was never recorded, the instance with the recorded profile and place that did not
+    exist before is destroyed. Idempotent.
 
     Raises:
-        DeviceError: A process is still on it after ``timeout_s``, or the driver refuses.
+        DeviceError: A process still uses it after ``timeout_s``, or the driver refuses.
     """
     with _driver(str(thing), _destroy_command(thing.gpu_uuid, thing.gpu_instance)) as nvml:
         try:
@@ -322,12 +322,12 @@ def _device(nvml: Any, compute_instance: int, handle: Any) -> MigDevice:
 
 
 def _take_back(nvml: Any, gpu: Any, entry: Entry) -> None:
-    """Destroy an unfinished instance; if that fails too, it stays in the ledger."""
+    """Destroy an unfinished instance; if that also fails, it stays in the ledger."""
     assert isinstance(entry.thing, MigInstance)
     try:
         _destroy(nvml, gpu, entry.thing, DESTROY_TIMEOUT_S)
     except (nvml.NVMLError, DeviceError):
-        return  # the first error says more
+        return  # the first error is more informative
     entry.done()
 
 
@@ -346,7 +346,7 @@ def _destroy(nvml: Any, gpu: Any, thing: MigInstance, timeout_s: float) -> None:
 
 
 def _retry(nvml: Any, destroy: Callable[[], object], deadline_s: float, command: str) -> None:
-    """Destroy as soon as the driver allows it: it notices the end of a process with a delay."""
+    """Destroy as soon as the driver allows it: it notices the exit of a process with a delay."""
     while True:
         try:
             destroy()
@@ -369,7 +369,7 @@ def _retry(nvml: Any, destroy: Callable[[], object], deadline_s: float, command:
 def _created(nvml: Any, gpu: Any, thing: MigInstance) -> ExistingInstance | None:
     """Return the instance that the ledger describes, if it still exists.
 
-    Ids are reused: an instance with another profile or place than noted belongs to others.
+    Ids are reused: an instance with another profile or place belongs to others.
     """
     place = Placement(thing.start, thing.size)
     for instance in _gpu_instances(nvml, gpu):
@@ -389,7 +389,7 @@ def _gpu_instances(nvml: Any, gpu: Any) -> list[ExistingInstance]:
 
 @contextmanager
 def _driver(what: str, command: str) -> Iterator[Any]:
-    """Yield NVML; turn its errors into `DeviceError`, one of permission with what to run."""
+    """Yield NVML; turn its errors into `DeviceError`, missing permission with a command."""
     import pynvml
 
     try:

@@ -1,8 +1,8 @@
 """Daemons of NVIDIA's Multi-Process Service (MPS): one per shared set of GPUs or MIG device.
 
-Each has a folder of its own in the runtime folder, mode 700, which keeps it apart from the clients
-and daemons of others. radt does not touch other daemons, ``/tmp/nvidia-mps`` or a GPU's compute
-mode. A daemon of a dead runner is found and ended by its folder. https://docs.nvidia.com/deploy/mps
+Each has its own folder in the runtime folder, mode 700, which isolates it from other users' clients
+and daemons. radt does not change other daemons, ``/tmp/nvidia-mps`` or a GPU's compute mode. A
+daemon of a dead runner is found and ended by its folder. https://docs.nvidia.com/deploy/mps
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from radt.procfs import ProcessId
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 
-#: Seconds that a daemon has to answer, and to end once asked to.
+#: Seconds for a daemon to respond, and to exit when requested.
 ANSWER_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 15.0
-#: Seconds that a daemon gives to clients that are still there when it is asked to end.
+#: Seconds that a daemon gives its clients when it is asked to exit.
 _CLIENTS_GRACE_S = 5
 
 _LOG_LINES = 5
@@ -42,7 +42,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class MpsPaths:
-    """The contents of a daemon's folder; names are short, as a socket's path is limited."""
+    """Content of a daemon's folder; names are short, as a socket's path is limited."""
 
     folder: Path
 
@@ -62,11 +62,11 @@ class MpsPaths:
 def remove_daemon(thing: MpsDaemon) -> None:
     """End exactly the daemon that the ledger describes, with its server and its folder.
 
-    It is asked to quit; what has not ended in time is killed by process id, after a check that it
-    is a process of MPS with this folder in its environment.
+    The daemon is asked to quit; remaining processes are killed by process id, after a check that
+    they are MPS processes with this folder in their environment.
 
     Raises:
-        DeviceError: It cannot be ended.
+        DeviceError: The daemon cannot be ended.
     """
     paths = MpsPaths(Path(thing.folder))
     if targets := _processes_of(thing):
@@ -78,7 +78,7 @@ def remove_daemon(thing: MpsDaemon) -> None:
             wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S)
         for target in targets:
             target.kill()
-        targets += _processes_of(thing)  # a server that came up while the daemon was ending
+        targets += _processes_of(thing)  # a server started while the daemon was ending
         for target in targets:
             target.kill()
         if not wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S):
@@ -91,7 +91,7 @@ def remove_daemon(thing: MpsDaemon) -> None:
 
 
 def remove_folder(thing: MpsDaemon) -> None:
-    """Remove the folder of a daemon that is gone; raise DeviceError if that fails."""
+    """Remove the folder of a stopped daemon; raise DeviceError if that fails."""
     try:
         shutil.rmtree(thing.folder)
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def find_tool() -> str:
 
 
 def daemon_environment(paths: MpsPaths) -> dict[str, str]:
-    """Return the daemon's variables: nothing of a run, which it outlives, or of other daemons."""
+    """Return the daemon's variables, without those of a run or of other daemons."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -139,7 +139,7 @@ def daemon_environment(paths: MpsPaths) -> dict[str, str]:
 
 
 def ask(paths: MpsPaths, command: str, timeout_s: float | None = None) -> str:
-    """Send the daemon a command and return its answer; raise DeviceError if there is none."""
+    """Send the daemon a command and return its response; raise DeviceError if there is none."""
     timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
         done = subprocess.run(
@@ -171,12 +171,12 @@ def _silent(paths: MpsPaths, what: str) -> DeviceError:
 
 
 def _pids(text: str) -> list[int]:
-    """Return the process ids in an answer, one a line."""
+    """Return the process ids in a response, one per line."""
     return [int(word) for word in text.split() if word.isdigit()]
 
 
 def pid_in_file(thing: MpsDaemon) -> int | None:
-    """Return the process id in the daemon's pid file, if that is an MPS daemon."""
+    """Return the process id in the daemon's pid file, if it is an MPS daemon."""
     paths = MpsPaths(Path(thing.folder))
     try:
         pid = int(paths.pid_file.read_text(encoding="ascii").strip() or 0)
@@ -196,8 +196,8 @@ def find_daemon(thing: MpsDaemon) -> int | None:
 def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
     """Return the live processes of an entry: the daemon and its servers.
 
-    They have the folder in their environment, which no other daemon has; the daemon is also known
-    by its noted id and start.
+    They have the folder in their environment, which no other daemon has; the daemon is also
+    identified by its recorded id and start time.
     """
     mark = f"{PIPE_VARIABLE}={MpsPaths(Path(thing.folder)).pipes}".encode()
     processes, servers = [], []
@@ -217,21 +217,21 @@ def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
 
 
 def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Return True as soon as the condition holds, False if it does not in time."""
+    """Return True as soon as the condition holds, False on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline_s:
             return False
-        time.sleep(_POLL_S)  # a daemon is not our child: nothing notifies us of its end
+        time.sleep(_POLL_S)  # a daemon is not a child process: its exit sends no notification
     return True
 
 
 PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
-#: Seconds that a daemon has to come up.
+#: Seconds for a daemon to start.
 START_TIMEOUT_S = 20.0
-#: Seconds in which the daemon's pid file is waited for, before it is looked for otherwise.
+#: Seconds to wait for the daemon's pid file before searching otherwise.
 PID_FILE_TIMEOUT_S = 1.0
 _REMEDY = "Run `radt devices` to see what uses the GPU, or run without MPS"
 #: The daemon's longest socket in its pipe directory; a socket's path may have 107 characters.
@@ -242,8 +242,8 @@ _MAX_SOCKET_PATH = 107
 class MpsServer:
     """One daemon, from start to end. Use as a context manager, or stop it.
 
-    ``devices`` are the UUIDs of the GPUs, or of the one MIG device, that its clients share. The
-    ledger notes it before it is started, with the run or workload that it serves.
+    ``devices`` are the UUIDs of the GPUs, or of the one MIG device, that its clients share. It is
+    recorded in the ledger before it starts, with the run or workload that it serves.
     """
 
     def __init__(
@@ -263,15 +263,15 @@ class MpsServer:
 
     @property
     def pid(self) -> int | None:
-        """The control daemon's process id, while it runs."""
+        """Return the control daemon's process id while it runs."""
         thing = self._entry.thing if self._entry is not None else None
         return thing.pid if isinstance(thing, MpsDaemon) else None
 
     def start(self) -> None:
-        """Start the daemon and check that it answers.
+        """Start the daemon and check that it responds.
 
         Raises:
-            DeviceError: It cannot be started, or not on these devices; nothing is left.
+            DeviceError: The daemon cannot be started on these devices; nothing is left behind.
         """
         tool = find_tool()
         longest = self._paths.pipes / _LONGEST_SOCKET
@@ -290,7 +290,7 @@ class MpsServer:
             self._wait_for_answer()
         except BaseException as error:
             log_end = self.log_tail()
-            with suppress(DeviceError):  # the first error says more; the entry stays
+            with suppress(DeviceError):  # the first error is more informative; the entry stays
                 self.stop()
             if isinstance(error, DeviceError) and log_end:
                 message = f"{error.message}. Its log ends: {log_end}"
@@ -308,21 +308,21 @@ class MpsServer:
         return variables
 
     def server_pids(self) -> list[int]:
-        """Return the processes that run the clients' work, one a user; none without clients.
+        """Return the processes that run the clients' work, one per user; none without clients.
 
         Raises:
-            DeviceError: The daemon does not answer.
+            DeviceError: The daemon does not respond.
         """
         return _pids(ask(self._paths, "get_server_list"))
 
     def terminate_clients(self, pids: Sequence[int]) -> list[int]:
-        """Detach clients from their server before they are killed; return those that were clients.
+        """Detach clients from their server before they are killed; return the detached ones.
 
-        A client that is killed during its work may leave the server undefined for all others.
-        Processes that are not clients are left alone.
+        Killing a working client may leave the server in an undefined state for all others.
+        Processes that are not clients are ignored.
 
         Raises:
-            DeviceError: The daemon does not answer.
+            DeviceError: The daemon does not respond.
         """
         terminated = []
         for server in self.server_pids():
@@ -338,10 +338,10 @@ class MpsServer:
         return log_tail(self._paths.logs)
 
     def stop(self) -> None:
-        """End the daemon and its server, remove its folder and entry; harmless if it does not run.
+        """End the daemon and its server, remove its folder and entry. Idempotent.
 
         Raises:
-            DeviceError: It could not be ended; its entry in the ledger stays.
+            DeviceError: The daemon could not be ended; its entry in the ledger stays.
         """
         if self._entry is None:
             return
@@ -367,7 +367,7 @@ class MpsServer:
             folder.mkdir(mode=0o700, parents=True)
         env = daemon_environment(self._paths) | {DEVICES_VARIABLE: ",".join(self.devices)}
         output = self._paths.logs / "start.log"
-        # Into a file: the daemon keeps what it inherits, so that a pipe would never end.
+        # Into a file: the daemon keeps inherited descriptors, so a pipe would never close.
         with output.open("wb") as file:
             try:
                 done = subprocess.run(
@@ -398,8 +398,8 @@ class MpsServer:
             )
 
     def _wait_for_pid(self, thing: MpsDaemon) -> int:
-        # While it starts, the processes it forks from have its environment too, so its pid file
-        # comes first.
+        # While it starts, its forked processes have its environment too, so its pid file comes
+        # first.
         wait(lambda: pid_in_file(thing) is not None, PID_FILE_TIMEOUT_S)
         wait(lambda: find_daemon(thing) is not None, START_TIMEOUT_S)
         pid = find_daemon(thing)

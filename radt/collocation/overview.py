@@ -1,4 +1,4 @@
-"""The machine at this moment: host, GPUs, MIG devices, MPS daemons, processes.
+"""The current state of the machine: host, GPUs, MIG devices, MPS daemons, processes.
 
 The host is read from ``/proc``, ``/sys`` and cgroup v2
 (https://docs.kernel.org/admin-guide/cgroup-v2.html).
@@ -48,8 +48,8 @@ class Host:
     """The machine apart from its GPUs.
 
     ``cpus`` are the logical CPUs that are online, ``usable_cpus`` those this process may use.
-    ``cpu_limit`` is how many CPUs' worth of time the cgroup allows, ``memory_limit_bytes`` its
-    memory; None for no limit. ``sockets`` and ``cores`` are None where the kernel does not say.
+    ``cpu_limit`` is the cgroup's limit in CPUs, ``memory_limit_bytes`` its memory limit; None for
+    no limit. ``sockets`` and ``cores`` are None if the kernel does not report them.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Host:
 
     @classmethod
     def detect(cls) -> Host:
-        """Query the kernel. Never raises: what it does not report is None."""
+        """Query the kernel. Never raises: unreported properties are None."""
         cpus = cpu_numbers(_text(_CPUS / "online")) or tuple(range(os.cpu_count() or 1))
         places = [_place(cpu) for cpu in cpus]
         known = [place for place in places if place is not None]
@@ -143,7 +143,7 @@ def _memory(text: str) -> dict[str, int]:
 
 
 def _cgroups() -> Iterator[Path]:
-    """Yield the cgroup of this process and all above it: the tightest limit counts."""
+    """Yield the cgroup of this process and all its parents: the tightest limit counts."""
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         if line.startswith("0::"):
             own = _CGROUPS / line.removeprefix("0::").lstrip("/")
@@ -173,10 +173,10 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """An MPS control daemon, anybody's.
+    """An MPS control daemon of any user.
 
-    ``devices`` are the UUIDs or indices it serves, ``folder`` its pipe directory; empty where that
-    cannot be seen. ``ours`` tells one that radt has started, ``orphaned`` one whose runner is dead.
+    ``devices`` are the UUIDs or indices it serves, ``folder`` its pipe directory; empty if not
+    visible. ``ours``: radt has started it. ``orphaned``: its runner is dead.
     """
 
     pid: int
@@ -189,7 +189,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A GPU and its processes; ``unknown`` says why they are not listed."""
+    """A GPU and its processes; ``unknown`` is why they are not listed."""
 
     gpu: GpuInventory
     compute_mode: ComputeMode | None
@@ -200,7 +200,7 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The machine; ``no_gpu_reason`` says why ``gpus`` is empty, ``gpu_failure`` what is broken."""
+    """The machine; ``no_gpu_reason`` is why ``gpus`` is empty, ``gpu_failure`` any failure."""
 
     host: Host
     driver: str | None = None

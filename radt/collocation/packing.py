@@ -31,7 +31,7 @@ class Card:
 
     @classmethod
     def of(cls, mig: MigState) -> Card:
-        """Return the GPU as it is; instances whose place is not known are left out."""
+        """Return the GPU in its current state; instances at unknown places are ignored."""
         known = [instance for instance in mig.instances if instance.placement is not None]
         return cls(
             mig.profiles,
@@ -45,14 +45,14 @@ class Card:
 
     @property
     def slices(self) -> int:
-        """Compute slices of the whole GPU."""
+        """Return the number of compute slices of the whole GPU."""
         return max(
             (profile.slices * max(profile.max_count, 1) for profile in self.profiles), default=0
         )
 
     @property
     def ofas(self) -> int:
-        """Optical flow accelerators of the whole GPU: as many as its largest profile has."""
+        """Return the number of optical flow accelerators, which the largest profile has all."""
         return max((profile.ofas for profile in self.profiles), default=0)
 
 
@@ -131,7 +131,7 @@ def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfi
         (0, 0, tuple(profile.name for profile in start))
     ]
     named = {profile.name: profile for profile in (*card.profiles, *wanted)}
-    seen = {queue[0][2]}  # what a choice costs does not depend on the way to it
+    seen = {queue[0][2]}  # the cost of a choice does not depend on the path to it
     while queue:
         slices_lost, memory_lost, names = heapq.heappop(queue)
         profiles = [named[name] for name in names]
@@ -155,7 +155,7 @@ def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfi
 
 
 def listing(profiles: Sequence[InstanceProfile]) -> str:
-    """``2 × 3g.20gb + 1g.5gb``, the largest first."""
+    """Return ``2 × 3g.20gb + 1g.5gb``, the largest first."""
     return _counted(profile.name for profile in sorted(profiles, key=_rank))
 
 
@@ -194,7 +194,7 @@ def _place(
     again = bool(places) and wanted[len(places) - 1].name == profile.name
     for candidate in profile.placements:
         if again and candidate.start < places[-1].end:
-            continue  # equal instances are in order: exchanging them gives nothing new
+            continue  # equal instances are kept in order: swapping them gives nothing new
         if any(candidate.overlaps(other) for other in (*taken, *places)):
             continue
         places.append(candidate)
@@ -222,9 +222,9 @@ def _fill(
 
 
 class PlacementError(DeviceError):
-    """The workload cannot be placed; ``keys`` are the rows concerned.
+    """The workload cannot be placed; ``keys`` are the affected rows.
 
-    ``may_pass`` is True if only instances in use are in the way, so that waiting helps.
+    ``may_pass``: only instances in use are in the way, so waiting helps.
     """
 
     def __init__(self, message: str, remedy: str | None = None, keys: Sequence[str] = ()) -> None:
@@ -235,7 +235,7 @@ class PlacementError(DeviceError):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One compute instance that the rows ``keys`` ask for."""
+    """One compute instance requested by the rows ``keys``."""
 
     profile: InstanceProfile
     slices: int
@@ -243,7 +243,7 @@ class Slot:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it takes all slices of its GPU instance."""
+        """Return whether it takes all slices of its GPU instance."""
         return self.slices == self.profile.slices
 
     @property
@@ -252,14 +252,14 @@ class Slot:
 
 
 def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> list[Slot]:
-    """Return the compute instances that rows of one GPU ask for, in order of their first rows.
+    """Return the compute instances requested by rows of one GPU, in order of their first rows.
 
     Args:
         gpu: A GPU with MIG on.
-        wanted: Keys of the rows with what each asks for.
+        wanted: Keys of the rows with the requested profile of each.
 
     Raises:
-        PlacementError: The GPU offers no such profile.
+        PlacementError: The GPU does not offer the profile.
     """
     members: dict[tuple[str, int, str, str], list[str]] = {}
     profiles: dict[tuple[str, int, str, str], InstanceProfile] = {}
@@ -295,7 +295,7 @@ def gpu_instances_for(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 
 def slot_names(slots: Sequence[Slot]) -> str:
-    """``2 × 3g.20gb + 1g.5gb``, the largest first."""
+    """Return ``2 × 3g.20gb + 1g.5gb``, the largest first."""
     return _counted(slot.name for slot in sorted(slots, key=slot_order))
 
 
@@ -305,7 +305,7 @@ def slot_order(slot: Slot) -> tuple[int, int, str]:
 
 
 def profile_names(mig: MigState) -> str:
-    """``1g.5gb, 2g.10gb``: the GPU's profiles, the small ones first."""
+    """Return ``1g.5gb, 2g.10gb``: the GPU's profiles, the small ones first."""
     ordered = sorted(
         mig.profiles, key=lambda profile: (profile.slices, profile.memory_mb, profile.name)
     )
@@ -313,7 +313,7 @@ def profile_names(mig: MigState) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """``a, b and c``"""
+    """Return ``a, b and c``."""
     words = list(names)
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 

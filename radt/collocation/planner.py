@@ -1,6 +1,6 @@
-"""Plan how a workload's runs share the GPUs, before anything is changed.
+"""Plan how a workload's runs share the GPUs, before any change is made.
 
-Pure: `radt.collocation.inventory` queries the driver.
+Pure functions; `radt.collocation.inventory` queries the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from radt.collocation.topology import GpuInventory, Inventory
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one row asks for: NVML indices of its GPUs (none for the CPU) and how it shares them.
+    """Request of one row: NVML indices of its GPUs (none for the CPU) and how it shares them.
 
     ``key`` identifies the row within its workload.
     """
@@ -30,7 +30,7 @@ class Request:
 class PlannedMps:
     """An MPS daemon to start for the rows ``keys``.
 
-    For whole GPUs, or for the MIG device ``compute`` (its name in the plan; None without MIG).
+    It serves whole GPUs, or the MIG device ``compute`` (its name in the plan; None without MIG).
     """
 
     name: str
@@ -42,7 +42,7 @@ class PlannedMps:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one row gets. ``compute`` and ``mps`` are names in the plan; None without MIG or MPS."""
+    """Devices of a row. ``compute`` and ``mps`` are names in the plan; None without MIG or MPS."""
 
     gpus: tuple[int, ...]
     gpu_uuids: tuple[str, ...]
@@ -53,7 +53,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """How a workload's rows share the GPUs; instances are in the order to create them in."""
+    """How a workload's rows share the GPUs; instances are in order of creation."""
 
     shares: Mapping[str, Share] = field(default_factory=dict)
     instances: tuple[PlannedInstance, ...] = ()
@@ -61,11 +61,11 @@ class DevicePlan:
 
     @property
     def is_naive(self) -> bool:
-        """Whether nothing has to be set up."""
+        """Return whether nothing has to be set up."""
         return not self.instances and not self.mps_servers
 
     def compute(self, name: str) -> tuple[PlannedInstance, PlannedCompute]:
-        """Return the compute instance of this name with its GPU instance; else raise KeyError."""
+        """Return the compute instance of this name and its GPU instance, or raise KeyError."""
         for instance in self.instances:
             for compute in instance.computes:
                 if compute.name == name:
@@ -74,7 +74,7 @@ class DevicePlan:
 
 
 def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePlan:
-    """Place every row, or say why that is impossible and what is possible.
+    """Place every row, or raise an error with the reason and the alternatives.
 
     The plan does not depend on the order of the rows.
 
@@ -129,7 +129,7 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
 
 
 def describe(plan: DevicePlan) -> list[str]:
-    """Return the plan as text, a line per MIG device and daemon: ``GPU 2  4-7  3g.20gb  a, b``."""
+    """Return the plan as text, one line per MIG device and daemon: ``GPU 2 4-7 3g.20gb a, b``."""
     under_mps = {server.compute: server for server in plan.mps_servers}
     table = []
     for instance in plan.instances:
@@ -160,7 +160,7 @@ def describe(plan: DevicePlan) -> list[str]:
 
 
 def _rows_text(plan: DevicePlan, keys: Iterable[str]) -> str:
-    """``a, b (40 %)``"""
+    """Return ``a, b (40 %)``."""
     return ", ".join(
         key if (cap := plan.shares[key].thread_percentage) is None else f"{key} ({cap:g} %)"
         for key in keys
@@ -168,7 +168,7 @@ def _rows_text(plan: DevicePlan, keys: Iterable[str]) -> str:
 
 
 def _check_row(row: Request, inventory: Inventory) -> None:
-    """Check what a row asks for on its own."""
+    """Check the request of a single row."""
     wish = row.collocation
     if not row.gpus and not wish.is_naive:
         raise PlacementError(
@@ -242,7 +242,7 @@ def _check_mode(row: Request, gpu: GpuInventory) -> None:
 
 
 def _check_mps_sets(rows: Sequence[Request]) -> None:
-    """Check that each GPU belongs to one daemon: a process cannot be a client of two."""
+    """Check that each GPU belongs to one daemon, as a process cannot be a client of two."""
     sets: dict[frozenset[int], list[str]] = {}
     for row in rows:
         if row.collocation.mps is not None and row.collocation.mig is None:

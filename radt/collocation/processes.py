@@ -1,7 +1,7 @@
-"""The processes on a GPU or a MIG device, and whose they are.
+"""The processes on a GPU or a MIG device, and their owners.
 
-From NVML's lists of processes with a CUDA context and of MPS clients. Displays (the graphics list)
-are not counted.
+They come from NVML's lists of processes with a CUDA context and of MPS clients. Displays (the
+graphics list) are not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 #: NVML's "not available" for an unsigned 64-bit value.
 _NOT_AVAILABLE = 2**64 - 1
-#: The kernel keeps so much of a program's name.
+#: The kernel truncates a program's name to this length.
 _COMM_CHARACTERS = 15
 #: Inode of the first pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h).
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -36,8 +36,8 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class GpuProcess:
     """A process on a device; ``device`` is the UUID of the GPU, or of the MIG device.
 
-    ``mps`` says whether it is a client of MPS; ``mps`` and ``memory_bytes`` are None if the driver
-    does not report them.
+    ``mps``: it is a client of MPS. ``mps`` and ``memory_bytes`` are None if the driver does not
+    report them.
     """
 
     pid: int
@@ -48,7 +48,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The processes of a device; ``unknown`` says why the driver does not list them."""
+    """The processes of a device; ``unknown`` is why the driver does not list them."""
 
     processes: tuple[GpuProcess, ...] = ()
     unknown: str = ""
@@ -62,7 +62,7 @@ class ProcessLists:
     """
 
     def __init__(self) -> None:
-        import pynvml  # here: what runs on the CPU needs neither it nor the driver
+        import pynvml  # imported late: runs on the CPU need neither it nor the driver
 
         try:
             pynvml.nvmlInit()
@@ -85,13 +85,13 @@ class ProcessLists:
         self.close()
 
     def close(self) -> None:
-        """Shut NVML down; harmless if that was done."""
+        """Shut NVML down. Idempotent."""
         if self._is_open:
             self._is_open = False
             self._nvml.nvmlShutdown()
 
     def of(self, device: DeviceName) -> Listing:
-        """Return the processes of a device; for a divided GPU those of all its MIG devices."""
+        """Return the processes of a device; for a divided GPU, those of all its MIG devices."""
         nvml = self._nvml
         processes: list[GpuProcess] = []
         unknown = ""
@@ -105,7 +105,7 @@ class ProcessLists:
             try:
                 clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
                 is_plain: bool | None = False
-            except nvml.NVMLError:  # a driver that knows no such list
+            except nvml.NVMLError:  # a driver without this list
                 clients, is_plain = [], None
             by_pid = {entry.pid: _process(entry, uuid, is_plain) for entry in plain}
             by_pid |= {entry.pid: _process(entry, uuid, True) for entry in clients}
@@ -113,11 +113,11 @@ class ProcessLists:
         return Listing(tuple(processes), unknown)
 
     def free_bytes(self, device: DeviceName) -> int | None:
-        """Return the free memory of a device; None if it has none of its own."""
+        """Return the free memory of a device; None if it has no memory of its own."""
         nvml = self._nvml
         handle = self._handle(device)
         try:
-            # Version 2 keeps apart what the driver reserves.
+            # Version 2 separates the memory that the driver reserves.
             return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).free)
         except nvml.NVMLError:
             return None
@@ -157,7 +157,7 @@ class ProcessLists:
             ) from error
 
     def _parts(self, handle: Any) -> Iterator[Any]:
-        """Yield a divided GPU's MIG devices: only an administrator sees its processes together."""
+        """Yield a divided GPU's MIG devices: only privileged users see its processes together."""
         nvml = self._nvml
         try:
             if nvml.nvmlDeviceIsMigDeviceHandle(handle):
@@ -173,7 +173,7 @@ class ProcessLists:
         for index in range(count):
             try:
                 yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            except nvml.NVMLError:  # indices have holes
+            except nvml.NVMLError:  # indices may have gaps
                 continue
 
 
@@ -185,10 +185,10 @@ def _process(entry: Any, uuid: str, mps: bool | None) -> GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner of a process.
+    """Owner of a process.
 
-    ``user`` and ``command`` are None where the process is of another container. ``run_id`` is that
-    of a run of radt's.
+    ``user`` and ``command`` are None for a process of another container. ``run_id`` is set for a
+    run of radt.
     """
 
     user: str | None = None
@@ -208,7 +208,7 @@ class Identity:
 class Occupant:
     """A process on a device, and its owner.
 
-    ``device`` is the UUID of the GPU or MIG device, or the name by which the caller asked for it.
+    ``device`` is the UUID of the GPU or MIG device, or the name given by the caller.
     """
 
     pid: int
@@ -267,17 +267,17 @@ def is_mps(pid: int, tool: str) -> bool:
 
 
 def mps_daemons() -> list[int]:
-    """Return the ids of all MPS control daemons that are visible from here, of all users."""
+    """Return the ids of all visible MPS control daemons, of all users."""
     return sorted(pid for pid in procfs.all_pids() if is_mps(pid, MPS_CONTROL))
 
 
 def device_text(device: DeviceName) -> str:
-    """``GPU 0``, or the UUID."""
+    """Return ``GPU 0``, or the UUID."""
     return f"GPU {device}" if str(device).isdigit() else str(device)
 
 
 def _words(pid: int) -> list[str]:
-    """Return the words of a process's command line; none if it is gone."""
+    """Return the words of a process's command line; none if it has exited."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -286,7 +286,7 @@ def _words(pid: int) -> list[str]:
 
 
 def _command(pid: int) -> str | None:
-    """Return the program's name: for an executable script the script's, not its interpreter's."""
+    """Return the program's name; for an executable script, not its interpreter's."""
     words, name = [Path(word).name for word in _words(pid)], _name(pid)
     scripts = (word for word in words[1:3] if name and word[:_COMM_CHARACTERS] == name)
     return next(scripts, None) or (words[0] if words else "") or name or None

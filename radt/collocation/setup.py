@@ -1,4 +1,4 @@
-"""Set up the devices of a workload's plan, and remove what was created, also for dead runners."""
+"""Set up the devices of a workload's plan, and remove created ones, also for dead runners."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def inventory_for(requests: Sequence[Request], gpus: Sequence[Gpu]) -> Inventory
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A MIG device of the plan that exists."""
+    """An existing MIG device of the plan."""
 
     uuid: str
     sm_count: int | None
@@ -61,7 +61,7 @@ class _Device:
 
 @dataclass(slots=True)
 class _Made:
-    """What is set up; of this, ``instances`` and ``running`` have to be removed."""
+    """Devices that are set up, of which ``instances`` and ``running`` must be removed."""
 
     instances: list[CreatedInstance] = field(default_factory=list)
     servers: dict[str, MpsServer] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class _Made:
 class DeviceSetup:
     """The devices of one workload, from set-up to clean-up.
 
-    The ledger notes ``run_ids`` (the run of each key of the plan) and the workload. `verify` checks
-    every ``verify_interval_s``.
+    ``run_ids`` (the run of each key of the plan) and the workload are recorded in the ledger.
+    `verify` checks every ``verify_interval_s``.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class DeviceSetup:
         """Create the MIG instances and start the MPS daemons of the plan.
 
         Args:
-            say: Gets a sentence about each step.
-            cancelled: Asked between steps; if true, this removes what it created and returns.
+            say: Called with a sentence about each step.
+            cancelled: Checked between steps; if true, everything created is removed.
 
         Raises:
-            DeviceError: A step failed. What was created before is removed; the message and the
-                ledger name what could not be removed.
+            DeviceError: A step failed. Everything created before is removed; the message and the
+                ledger name anything that could not be removed.
         """
         with self._lock:
             try:
@@ -134,11 +134,11 @@ class DeviceSetup:
             return variables | dict(no_mps_environment())
         variables |= self._made.servers[share.mps].client_environment(share.thread_percentage)
         if share.thread_percentage is None and PERCENTAGE_VARIABLE in os.environ:
-            variables[PERCENTAGE_VARIABLE] = "100"  # the user's shell must not cap this row
+            variables[PERCENTAGE_VARIABLE] = "100"  # the shell's own limit must not cap this row
         return variables
 
     def tags(self, key: str) -> dict[str, str]:
-        """Return the tags of the run's devices as it starts."""
+        """Return the tags of the run's devices at its start."""
         share, made = self.plan.shares[key], self._made
         values = {
             tags.GPU_MEMORY_FREE_BYTES.format(index=index): str(made.free_bytes[index])
@@ -171,7 +171,7 @@ class DeviceSetup:
         return values
 
     def devices(self, key: str) -> tuple[str, ...]:
-        """Return the devices that listeners read: NVML indices, or the UUID of its MIG device."""
+        """Return the devices for listeners to read: NVML indices, or the UUID of its MIG device."""
         share = self.plan.shares[key]
         if share.compute is not None:
             return self._uuids(share)
@@ -179,7 +179,7 @@ class DeviceSetup:
 
     @property
     def verify_due(self) -> bool:
-        """Whether `verify` would query the driver: its interval is over and runs are unseen."""
+        """Return whether `verify` would query the driver: it is due and some runs are unseen."""
         return time.monotonic() >= self._next_look_s and (
             self._verifier is None or bool(self._verifier.open_keys)
         )
@@ -187,7 +187,7 @@ class DeviceSetup:
     def verify(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
         """Return runs that are on other devices than planned, each once.
 
-        May be called at any rate: it queries the driver once a second, until all runs have been
+        May be called at any rate: it queries the driver once a second until all runs have been
         seen. Without a set-up there is nothing to verify.
 
         Args:
@@ -206,7 +206,7 @@ class DeviceSetup:
             return self._verifier.check(pids)
 
     def verified(self, key: str) -> str:
-        """Return why an ended run could not be verified; empty if it was, or need not be."""
+        """Return why an ended run could not be verified; empty if it was or need not be."""
         return self._verifier.ended(key) if self._verifier is not None else ""
 
     def final_tags(self, key: str) -> dict[str, str]:
@@ -214,7 +214,7 @@ class DeviceSetup:
         return self._verifier.tags(key) if self._verifier is not None else {}
 
     def about_to_kill(self, pids: Sequence[int]) -> list[str]:
-        """Detach MPS clients, so that killing them does not harm others; return the problems."""
+        """Detach MPS clients, so that killing them does not harm others; return failures."""
         problems = []
         for server in list(self._made.running.values()):
             try:
@@ -224,7 +224,7 @@ class DeviceSetup:
         return problems
 
     def tear_down(self) -> list[str]:
-        """Remove what `set_up` created; return what could not be removed, a sentence each.
+        """Remove everything that `set_up` created; return a sentence for each failure.
 
         Never raises; may be called from several threads, and again to retry.
         """
@@ -232,7 +232,7 @@ class DeviceSetup:
             if self._verifier is not None:
                 self._verifier.close()
             problems = []
-            # Daemons first: an instance goes only when nothing runs on it.
+            # Daemons first: an instance can only be removed when nothing runs on it.
             for name, server in list(self._made.running.items()):
                 problem = _attempt(server.stop, f"the MPS daemon of {', '.join(server.devices)}")
                 if problem:
@@ -316,7 +316,7 @@ class DeviceSetup:
         return self._ledger
 
     def _ids(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return a thing's owner in the ledger: a run only if it serves that run alone."""
+        """Return an object's owner in the ledger: a run only if it serves that run alone."""
         run_id = self.run_ids.get(keys[0], "") if len(keys) == 1 else ""
         return {"run_id": run_id, "workload_id": self.workload_id}
 
@@ -328,7 +328,7 @@ def _remove(created: CreatedInstance) -> None:
 
 
 def _attempt(remove: Callable[[], None], what: str) -> str:
-    """Remove a thing; return a sentence if that fails."""
+    """Remove an object; return a sentence if that fails."""
     try:
         remove()
     except Exception as error:  # noqa: BLE001 - clean-up goes on whatever happens to one thing
@@ -343,15 +343,15 @@ _NO_CONTAINER = "no such container"
 
 
 def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], None]) -> list[str]:
-    """Remove the things of the ledger; return what could not be removed, a sentence each.
+    """Remove the ledger's objects; return a sentence for each failure.
 
     Args:
-        ledger: Lists the things; a removed thing loses its entry.
-        only_orphans: Leave things whose owner lives; False removes everything.
-        say: Gets a sentence about each removed thing.
+        ledger: The ledger; the entry of a removed object is deleted.
+        only_orphans: Keep objects with a living owner; False removes everything.
+        say: Called with a sentence about each removed object.
     """
     failures = []
-    # Daemons and containers first: a MIG instance goes only when nothing runs on it.
+    # Daemons and containers first: a MIG instance can only be removed when nothing runs on it.
     for entry in sorted(
         ledger.entries(), key=lambda entry: (isinstance(entry.thing, MigInstance), entry.path)
     ):
@@ -368,9 +368,9 @@ def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], 
 
 
 def _remove_thing(entry: Entry) -> str:
-    """Remove one thing; return what happened to it."""
+    """Remove one object; return the result as a sentence."""
     thing = entry.thing
-    # A restart ends processes and MIG instances; their ids now belong to others.
+    # A reboot ends processes and MIG instances; their ids now belong to others.
     rebooted = entry.owner.rebooted
     match thing:
         case MpsDaemon() if rebooted:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from radt.errors import UsageError
 
-#: Rows without set-up: the runs share a device as it is.
+#: Rows without set-up: the runs share a device undivided.
 NAIVE_TEXT = "-"
 
-# pandas, and so the original radT, writes an empty Collocation back as `nan`.
+# pandas, and thus the original radT, writes an empty Collocation back as `nan`.
 _NAIVE = ("", NAIVE_TEXT, "nan", "naive", "none")
 _MPS = re.compile(r"mps(?::\s*(\d+(?:\.\d+)?)\s*%?)?", re.IGNORECASE)
 _MIG = re.compile(
@@ -22,10 +22,10 @@ _MIG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """A MIG profile as NVIDIA names it: ``[Nc.]Ng.Mgb[+me]``.
+    """A MIG profile in NVIDIA's notation: ``[Nc.]Ng.Mgb[+me]``.
 
-    ``compute_slices`` is None where the compute instance has all slices of its GPU instance;
-    ``attributes`` is what follows the memory (``+me``, ``+gfx``), lower case.
+    ``compute_slices`` is None if the compute instance has all slices of its GPU instance;
+    ``attributes`` is the suffix after the memory (``+me``, ``+gfx``), in lower case.
     """
 
     gpu_slices: int
@@ -35,7 +35,7 @@ class MigProfile:
 
     @property
     def gpu_instance(self) -> str:
-        """The name of the GPU instance's profile: ``7g.40gb`` for ``3c.7g.40gb``."""
+        """Return the name of the GPU instance's profile: ``7g.40gb`` for ``3c.7g.40gb``."""
         return f"{self.gpu_slices}g.{self.memory_gb}gb{self.attributes}"
 
     def __str__(self) -> str:
@@ -47,8 +47,8 @@ class MigProfile:
 class Mps:
     """A client of NVIDIA's Multi-Process Service.
 
-    ``thread_percentage`` caps the SMs it may use (``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``), None for
-    no cap.
+    ``thread_percentage`` limits its share of the SMs (``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``), None
+    for no limit.
     """
 
     thread_percentage: float | None = None
@@ -63,7 +63,7 @@ class Collocation:
     """How a run shares its devices.
 
     Rows of a workload with the same device, profile and ``instance`` share one MIG instance; an
-    empty ``instance`` means one of its own, except under MPS, whose clients share one.
+    empty ``instance`` means a separate one, except under MPS, whose clients share one.
     """
 
     mig: MigProfile | None = None
@@ -82,7 +82,7 @@ class Collocation:
         instance called 1, shared by the rows that name it), ``3g.20gb+MPS``, ``3g.20gb#1+MPS:40``.
 
         Raises:
-            UsageError: It is none of these.
+            UsageError: The text is none of these.
         """
         cleaned = "".join(text.split())
         if cleaned.lower() in _NAIVE:

@@ -1,7 +1,7 @@
-"""GPUs, the MIG instances on them, and those they could hold: plain data.
+"""GPUs, their existing and possible MIG instances: plain data.
 
 The driver reports the names of profiles only since R520, and placements only to privileged users;
-the tables here are what NVIDIA publishes: the MIG User Guide,
+the tables here are NVIDIA's: the MIG User Guide,
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide, and the output of ``nvidia-smi mig -lgipp``
 and ``-lcipp`` on A100, A30 and H100.
 """
@@ -16,7 +16,7 @@ from radt.nvml import Gpu
 
 _MIB = 2**20
 _GIB = 2**30
-#: A profile has a number of eighths of the GPU's memory.
+#: Profiles have a number of eighths of the GPU's memory.
 _FRACTION = 8
 
 #: The attributes in a profile's name, by NVML's index of the profile (nvml.h).
@@ -43,11 +43,11 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """The first slice after it."""
+        """Return the first slice after it."""
         return self.start + self.size
 
     def overlaps(self, other: Placement) -> bool:
-        """Whether the two share a slice."""
+        """Return whether the two share a slice."""
         return self.start < other.end and other.start < self.end
 
     def __str__(self) -> str:
@@ -86,18 +86,18 @@ def profile_name(index: int, slices: int, memory_mb: int, gpu_memory_bytes: int)
         index: NVML's number of the profile (``NVML_GPU_INSTANCE_PROFILE_…``).
         slices: Its compute slices.
         memory_mb: Its memory in MiB.
-        gpu_memory_bytes: The whole GPU's, which the names are fractions of.
+        gpu_memory_bytes: Memory of the whole GPU, of which the names are fractions.
     """
     eighths = round(memory_mb * _MIB / gpu_memory_bytes * _FRACTION)
     whole_gb = -(-gpu_memory_bytes // _GIB)
-    memory_gb = math.floor(whole_gb * eighths / _FRACTION + 0.5)  # halves go up: 3g.71gb of 141
+    memory_gb = math.floor(whole_gb * eighths / _FRACTION + 0.5)  # halves round up: 3g.71gb of 141
     return f"{slices}g.{memory_gb}gb{_ATTRIBUTES.get(index, '')}"
 
 
 def published_placements(
     slices: int, memory_mb: int, gpu_slices: int, gpu_memory_mb: int
 ) -> tuple[Placement, ...]:
-    """Return the possible places of an instance in NVIDIA's tables; none if it is not there.
+    """Return the possible places of an instance in NVIDIA's tables; none if it is not listed.
 
     Args:
         slices: Compute slices of the instance.
@@ -134,10 +134,10 @@ def compute_placements(gpu_instance_slices: int, slices: int) -> tuple[Placement
 class InstanceProfile:
     """A kind of GPU instance that a GPU offers.
 
-    ``profile_id`` is the driver's; ``name`` is NVIDIA's, without ``MIG ``. ``max_count`` is how
-    many an empty GPU holds. ``ofas`` are optical flow accelerators, of which GPUs have few: the
+    ``profile_id`` is the driver's; ``name`` is NVIDIA's, without ``MIG ``. ``max_count`` is the
+    capacity of an empty GPU. ``ofas`` are optical flow accelerators, of which GPUs have few: the
     media extensions of ``+me``. ``remaining`` is how many more the driver would create now, None if
-    it does not report that.
+    unreported.
     """
 
     profile_id: int
@@ -164,11 +164,11 @@ class ComputeInstance:
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A part of a GPU that exists.
+    """An existing part of a GPU.
 
     ``profile`` is its profile's name. ``placement`` is None if this user may not read it.
-    ``claimed`` marks one that a radt of this user has created, now or before it was killed: it is
-    about to be used, or removed.
+    ``claimed``: created by a radt of this user that may have been killed since; it is about to be
+    used or removed.
     """
 
     instance_id: int
@@ -179,7 +179,7 @@ class GpuInstance:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a process runs on it."""
+        """Return whether a process runs on it."""
         return any(compute.pids for compute in self.computes)
 
 
@@ -187,8 +187,8 @@ class GpuInstance:
 class MigState:
     """The state of MIG on a GPU that supports it.
 
-    ``enabled`` is the mode now, ``pending`` the mode after the next reset. ``may_create`` says
-    whether this user may create and destroy instances.
+    ``enabled`` is the current mode, ``pending`` the mode after the next reset. ``may_create``: this
+    user may create and destroy instances.
     """
 
     enabled: bool
@@ -198,7 +198,7 @@ class MigState:
     instances: tuple[GpuInstance, ...] = ()
 
     def profile(self, name: str) -> InstanceProfile | None:
-        """Return the profile with this name, in any case."""
+        """Return the profile with this name, ignoring case."""
         return next(
             (profile for profile in self.profiles if profile.name.lower() == name.lower()), None
         )
@@ -206,10 +206,10 @@ class MigState:
 
 @dataclass(frozen=True, slots=True)
 class GpuInventory:
-    """One GPU; ``index`` is NVML's. ``mig`` is None where the GPU cannot be divided.
+    """One GPU; ``index`` is NVML's. ``mig`` is None if the GPU cannot be divided.
 
     ``memory_bytes`` and ``free_bytes`` are None if the GPU has no memory of its own, or only an
-    administrator may read it. ``problem`` says why the driver reports nothing of this GPU.
+    administrator may read it. ``problem`` is why the driver reports nothing on this GPU.
     """
 
     index: int
@@ -223,9 +223,9 @@ class GpuInventory:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """GPUs of the machine; ``reason`` says why there is none.
+    """GPUs of the machine; ``reason`` is why there are none.
 
-    ``is_complete`` says whether it knows profiles and instances.
+    ``is_complete``: profiles and instances are included.
     """
 
     gpus: tuple[GpuInventory, ...] = ()

@@ -1,7 +1,7 @@
-"""Verify that runs use and share the devices as their rows say.
+"""Verify that runs use and share the devices of their rows.
 
-A client that cannot connect to its MPS daemon silently runs without one, and a daemon at the
-default place silently serves runs that asked for none. Both would be measured under the wrong name.
+A client that cannot connect to its MPS daemon silently runs without it, and a daemon at the default
+place silently serves runs that did not request it. Both would be recorded under the wrong name.
 NVML lists a process once it has a CUDA context, so the lists are read about once a second until
 each run has been seen.
 """
@@ -17,7 +17,7 @@ from radt import tags
 from radt.collocation.processes import GpuProcess, Listing, ProcessLists, run_id_of
 from radt.errors import DeviceError
 
-#: Lists lag behind: a mismatch counts once it is seen this many times in a row.
+#: Lists lag behind: a mismatch counts after it is seen this many times in a row.
 _LOOKS = 2
 
 
@@ -32,11 +32,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Where a run has to be seen.
+    """The expected devices of a run.
 
     ``devices`` are UUIDs of its GPUs or of its MIG device, ``names`` their names in messages.
-    ``mps`` says whether it has to be a client of MPS; ``mps_log`` returns the end of the daemon's
-    log. A process with ``run_id`` in its environment is the run's, also inside a container.
+    ``mps``: it must be a client of MPS; ``mps_log`` returns the end of the daemon's log. A process
+    with ``run_id`` in its environment belongs to the run, also inside a container.
     """
 
     devices: tuple[str, ...]
@@ -64,10 +64,10 @@ class _State:
 
 
 class Verifier:
-    """Looks for the processes of a workload's runs among those on the GPUs.
+    """Searches for the processes of a workload's runs among those on the GPUs.
 
-    ``expected`` is what each run's row says, without runs that have no device; ``gpus`` are the
-    NVML indices of all GPUs to check, also those without a run.
+    ``expected`` follows from each run's row, omitting runs without a device; ``gpus`` are the NVML
+    indices of all GPUs to check, including those without a run.
     """
 
     def __init__(self, expected: Mapping[str, Expectation], gpus: Sequence[int]) -> None:
@@ -78,13 +78,13 @@ class Verifier:
 
     @property
     def open_keys(self) -> frozenset[str]:
-        """Runs that have not been seen yet."""
+        """Return the runs that have not been seen yet."""
         return frozenset(
             key for key, state in self._states.items() if state.verdict is Verdict.OPEN
         )
 
     def check(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
-        """Check once; return runs that are found on wrong devices, each once.
+        """Check once; return runs found on wrong devices, each once.
 
         Args:
             pids: The live processes of each run.
@@ -135,7 +135,7 @@ class Verifier:
         return {tags.VERIFIED: str(verdict), tags.VERIFIED_REASON: reason}
 
     def close(self) -> None:
-        """Shut NVML down; harmless if that was done."""
+        """Shut NVML down. Idempotent."""
         if self._lists is not None:
             self._lists.close()
             self._lists = None

@@ -1,1 +1,1 @@
-"""The team's servers in containers: what `radt init-stack` writes and `compose.yaml` runs."""
+"""The team's servers in containers, written by `radt init-stack` and run by `compose.yaml`."""

@@ -1,7 +1,7 @@
-"""Write what ``docker compose up`` needs into a folder: the files of the stack, and passwords.
+"""Write the files of the stack and passwords for ``docker compose up`` into a folder.
 
 The passwords are generated once and kept in ``.env``, which only its owner may read. Docker Compose
-reads that file itself: ``NAME=value``, one a line. Existing lines keep their place and value;
+reads that file itself: ``NAME=value``, one per line. Existing lines keep their place and value;
 missing ones are added.
 """
 
@@ -36,10 +36,10 @@ SECRET_NAMES = (
 )
 ENV_FILE = ".env"
 
-#: Where the files lie in a checkout, as compose.yaml names them, and where elsewhere.
+#: Places of the files in a checkout, as compose.yaml names them, and elsewhere.
 _IN_CHECKOUT = "radt/compose/files/"
 _ELSEWHERE = "stack/"
-#: In a checkout the image is built from the checkout, elsewhere from the copied files alone.
+#: In a checkout, the image is built from the checkout, elsewhere only from the copied files.
 _REPLACED_PATHS = (
     (f"context: .\n    dockerfile: {_IN_CHECKOUT}Dockerfile", "context: stack"),
     (_IN_CHECKOUT, _ELSEWHERE),
@@ -66,7 +66,7 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """The files that were written, and those that already existed and were not changed."""
+    """The written files, and existing files that were not changed."""
 
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
@@ -149,7 +149,7 @@ def _read_private(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner may read, whole or not at all."""
+    """Replace a file atomically by one that only its owner may read."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     with open(part, "wb", opener=lambda name, flags: os.open(name, flags, _OWNER_ONLY)) as file:

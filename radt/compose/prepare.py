@@ -31,7 +31,7 @@ _RETRY_S = 1.0
 
 
 class Role(StrEnum):
-    """Roles of the database, each with a password of its own."""
+    """Roles of the database, each with its own password."""
 
     #: Owns the database and radt's schema, and upgrades the schema.
     OWNER = "radt"
@@ -56,10 +56,10 @@ _SERVER_VARIABLES = (
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Set up Postgres and S3, which the variables name.
+    """Set up Postgres and S3 as given by the variables.
 
     Raises:
-        StackError: A variable is missing, or a server does not answer.
+        StackError: A variable is missing, or a server does not respond.
         StoreError: The schema cannot be upgraded.
     """
     needed = (*_SERVER_VARIABLES, *_PASSWORD_VARIABLES.values())
@@ -173,7 +173,7 @@ def _filled(template: str) -> sql.Composed:
     )
 
 
-#: Nobody else may connect. MLflow makes its tables in public; radt's views may read them.
+#: No other roles may connect. MLflow creates its tables in public; radt's views may read them.
 _RIGHTS_BEFORE = _filled("""
     REVOKE ALL ON DATABASE {database} FROM PUBLIC;
     GRANT CONNECT, TEMPORARY ON DATABASE {database} TO {mlflow}, {writer}, {reader};
@@ -185,7 +185,7 @@ _RIGHTS_BEFORE = _filled("""
         GRANT SELECT ON TABLES TO {owner}, {reader};
 """)
 
-#: What later versions of the schema add is included.
+#: Later additions to the schema are included.
 _RIGHTS = _filled("""
     GRANT USAGE ON SCHEMA {schema} TO {writer}, {reader};
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {writer};

@@ -1,1 +1,1 @@
-"""Deliver what the store holds to MLflow, to Postgres and into archives."""
+"""Deliver the store's contents to MLflow, to Postgres and into archives."""

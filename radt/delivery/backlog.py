@@ -1,4 +1,4 @@
-"""What MLflow and Postgres do not have yet, and why."""
+"""Data that is not yet in MLflow and Postgres, and the reasons."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _WAITING = text(
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Runs that one destination does not have completely.
+    """Runs that are incomplete at one destination.
 
     Attributes:
         kind: `MLFLOW` or `POSTGRES`.
-        address: Of the destination, without passwords.
+        address: Address of the destination, without passwords.
         ended: Number of runs that have ended.
         running: Number of runs that have not ended.
         since_ns: End of the run that has waited longest; None if none waits.
         problem: The last failure; empty if delivery works.
         problem_ns: Start of the failures.
-        workloads: MLflow: workloads that are still open there, besides the runs.
+        workloads: MLflow: number of workloads that are still open there, besides the runs.
         identity: Postgres: identity of the database; empty if it was never reached.
-        reached_ns: Postgres: when it last had everything; None for never.
+        reached_ns: Postgres: when it was last complete; None for never.
     """
 
     kind: str
@@ -63,11 +63,11 @@ class Backlog:
 
     @property
     def waiting(self) -> bool:
-        """Whether a working destination would have more by now."""
+        """Return whether a working destination would have more data by now."""
         return self.ended > 0 or bool(self.problem)
 
     def sentence(self) -> str:
-        """Return one sentence for people; empty if nothing waits.
+        """Return a sentence about the backlog; empty if nothing waits.
 
         ``3 runs are not complete in MLflow at http://mlflow:5000 (since 12:04): no connection:
         connection refused. They stay on this machine; the next run or `radt sync` uploads them``.
@@ -88,7 +88,7 @@ class Backlog:
 
     @property
     def short_problem(self) -> str:
-        """The problem without the address, for where that is shown beside it."""
+        """Return the problem without the address, for use beside it."""
         for name in ("the database", "the store"):
             if self.problem.startswith(f"{name} {self.address} "):
                 return self.problem.replace(f"{name} {self.address}", "it", 1)
@@ -100,7 +100,7 @@ def backlogs(store: Path, uri: str = "") -> list[Backlog]:
 
     Args:
         store: The file of the store.
-        uri: The database that is set now; empty for none.
+        uri: The configured database; empty for none.
 
     Raises:
         StoreError: The store cannot be read.
@@ -114,7 +114,7 @@ def backlogs(store: Path, uri: str = "") -> list[Backlog]:
 
 
 def mlflow_backlogs(reader: StoreReader) -> list[Backlog]:
-    """Return what waits for each MLflow; those that have everything are left out.
+    """Return the backlog of each MLflow; complete ones are left out.
 
     Raises:
         StoreError: The store cannot be read.
@@ -152,11 +152,11 @@ def _mlflow_backlog(reader: StoreReader, uri: str) -> Backlog:
 
 
 def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
-    """Return what waits for each database the store was copied to, and for the one that is set.
+    """Return the backlogs of the databases that the store was copied to, and of the configured one.
 
     Args:
         store: The file of the store.
-        uri: The database that is set now; empty for none.
+        uri: The configured database; empty for none.
 
     Raises:
         StoreError: The store cannot be read.
@@ -173,7 +173,7 @@ def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
 
 
 def compare_again(store: Path, uri: str) -> None:
-    """Compare every run with its copy in a database again, as after restoring it from a backup.
+    """Compare every run with its copy in a database again, as after restoring a backup.
 
     Raises:
         StoreError: The store cannot be read or written.
@@ -187,7 +187,7 @@ def compare_again(store: Path, uri: str) -> None:
 
 def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:
     rows = connection.execute(_REPLICAS).all()
-    # A process that started while the database was away knows its address only.
+    # A process that started while the database was unreachable has only its address.
     unidentified = {label: problem for target, label, _, *problem in rows if target == label}
     identified = {label for target, label, *_ in rows if target != label}
     for target, label, reached_ns, *known_problem in rows:
@@ -207,7 +207,7 @@ def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:
 
 
 def _waiting(connection: Connection, identity: str) -> tuple[int, int, int | None]:
-    """Return the numbers of ended and running runs, and since when the oldest waits."""
+    """Return the numbers of waiting ended and running runs, and since when the oldest waits."""
     ended = running = 0
     since_ns: int | None = None
     for has_ended, count, first_ns in connection.execute(_WAITING, {"target": identity}):

@@ -1,7 +1,7 @@
 """Problems of delivery to MLflow: logged once, kept on disk, and logged when they end.
 
-An uploader writes one file per tracking URI, ``delivery/NAME.json`` in the data folder; the backlog
-reads it, also when no uploader runs. It contains no password.
+An uploader writes one file per tracking URI, ``delivery/NAME.json`` in the data folder. The backlog
+reads it, even when no uploader runs. It contains no password.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ log = logging.getLogger("radt.delivery.mlflow")
 
 #: The subject of a problem that concerns everything: MLflow cannot be reached.
 EVERYTHING = ""
-#: The subject of a problem of our own store.
+#: The subject of a problem with radt's own store.
 STORE = "store"
 #: How often the file is written while a problem stays the same.
 _REFRESH_NS = 30 * 10**9
 _TEXT_LIMIT = 300
-#: What comes and goes is logged again after this long.
+#: A recurring problem is logged again after this long.
 _LOG_AGAIN_NS = 600 * 10**9
 _MAX_LOGGED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What did not work, since when (wall clock), and when it was last tried."""
+    """A failure, its start (wall clock), and the time of the last attempt."""
 
     text: str
     since_ns: int
@@ -53,26 +53,26 @@ def destination_name(store: Path, uri: str) -> str:
 
 
 def problem_file(store: Path, tracking_uri: str) -> Path:
-    """Return the file in which the uploader of a store to a tracking URI notes its problems."""
+    """Return the file in which the uploader of a store to a tracking URI records its problems."""
     return store.parent / "delivery" / f"{destination_name(store, tracking_uri)}.json"
 
 
 def read_problems(path: Path) -> dict[str, Problem]:
-    """Problems by the id of the run or workload they concern, or `EVERYTHING`; none if unknown."""
+    """Return problems by the id of their run or workload, or `EVERYTHING`; empty if unknown."""
     try:
         problems = json.loads(path.read_text(encoding="utf-8"))["problems"]
         return {str(subject): Problem(**fields) for subject, fields in problems.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        # Nobody has had a problem yet, or the machine went down while one was written: the next
-        # attempt tells again.
+        # There was no problem yet, or a power failure interrupted writing: the next attempt records
+        # it again.
         return {}
 
 
 class ProblemLog:
-    """Keeps the problems of one uploader. Thread-safe; a full disk changes nothing.
+    """Keeps the problems of one uploader. Thread-safe; a full disk does no harm.
 
-    Without a path they are in memory only. ``label`` is the tracking URI, for the file and the log;
-    masked here.
+    Without a path, they are only in memory. ``label`` is the tracking URI for the file and the log,
+    which is masked here.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class ProblemLog:
 
     @property
     def problems(self) -> dict[str, Problem]:
-        """A copy."""
+        """Return a copy of the problems."""
         with self._lock:
             return dict(self._problems)
 
     def note(self, subject: str, text: str) -> bool:
         """Record a failure of a run, a workload or `EVERYTHING`; return whether it was logged.
 
-        It is logged if it is new, or has another reason: the text is the same for the same cause.
+        It is logged if it is new or has a new reason: the text is the same for the same cause.
         """
         text = masked(" ".join(text.split()))[:_TEXT_LIMIT]
         with self._lock:
@@ -104,7 +104,7 @@ class ProblemLog:
             new = known is None or known.text != text
             since_ns = now_ns if known is None else known.since_ns
             self._problems[subject] = Problem(text, since_ns, now_ns)
-            # One that an earlier process noted is news in this one's log.
+            # A problem recorded by an earlier process is new in this process's log.
             first = new or (subject, text) not in self._logged_ns
             if logged := first and self._may_log(subject, text, now_ns):
                 log.warning("%s waits: %s", _shown(subject), text)
@@ -127,13 +127,13 @@ class ProblemLog:
                 log.warning("%s resumed after %s: %s", _shown(subject), lasted, known.text)
 
     def keep(self, subjects: Collection[str]) -> None:
-        """Forget problems of all other runs and workloads: nothing of them is left to deliver."""
+        """Drop problems of all other runs and workloads: nothing of them is left to deliver."""
         for subject in self.problems:
             if subject not in (EVERYTHING, STORE) and subject not in subjects:
                 self.solved(subject)
 
     def _may_log(self, subject: str, text: str, now_ns: int) -> bool:
-        """Whether it was not logged recently: a link that comes and goes must not fill a disk."""
+        """Return whether it was not logged recently: an unstable link must not fill a disk."""
         if now_ns - self._logged_ns.get((subject, text), -_LOG_AGAIN_NS) < _LOG_AGAIN_NS:
             return False
         if len(self._logged_ns) >= _MAX_LOGGED:
@@ -184,12 +184,12 @@ class Reports:
         self._answers_then = 0
 
     def failed(self, subject: str, error: Exception) -> None:
-        """Record that a run or workload has to wait."""
+        """Record that a run or workload must wait."""
         if self._problem_log.note(subject, _text(error)) and not isinstance(error, RadtError):
             log.error("internal error of radt", exc_info=error)
 
     def everything_failed(self, error: Exception) -> None:
-        """Record that all have to wait."""
+        """Record that all must wait."""
         self._answers_then = self._answers()
         self.failed(STORE if isinstance(error, StoreError) else EVERYTHING, error)
 
@@ -197,11 +197,11 @@ class Reports:
         """Record that a run or workload is delivered as far as possible."""
         self._problem_log.solved(subject)
         self._problem_log.solved(STORE)
-        if self._answers() > self._answers_then:  # it had something to say to MLflow
+        if self._answers() > self._answers_then:  # it had data for MLflow
             self._problem_log.solved(EVERYTHING)
 
     def keep(self, subjects: Collection[str]) -> None:
-        """Forget all other runs and workloads: nothing of them is left to deliver."""
+        """Drop all other runs and workloads: nothing of them is left to deliver."""
         self._problem_log.keep(subjects)
 
 

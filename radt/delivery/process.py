@@ -1,4 +1,4 @@
-"""What delivery processes share: one per store and destination, a log, workers, retries."""
+"""Common parts of delivery processes: one per store and destination, a log, workers, retries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from radt.backoff import Backoff
 from radt.home import runtime_dir
 from radt.parent_watch import take_lock
 
-#: How often a failing delivery is retried once the process was told to finish.
+#: How often a failing delivery is retried once the process is to finish.
 LAST_TRIES = 5
 _LAST_PAUSE_S = 1.0
 _LOG_LIMIT_BYTES = 5 * 2**20
@@ -34,7 +34,7 @@ def run_alone(name: str, deliver: Callable[[], int]) -> int:
     All output goes to ``NAME.log`` in the runtime folder.
     """
     _log_to_file(runtime_dir() / f"{name}.log")
-    # Ctrl-C is for the runner; the end of standard input tells this process to finish.
+    # Ctrl-C is for the runner; the end of standard input stops this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with (runtime_dir() / f"{name}.lock").open("a") as lock:
         return deliver() if take_lock(lock.fileno()) else 0
@@ -85,7 +85,7 @@ def _log_to_file(path: Path) -> None:
 
 
 def last_tries() -> Iterator[None]:
-    """Yield `LAST_TRIES` times, with pauses: for a process that was told to finish."""
+    """Yield `LAST_TRIES` times, with pauses, for a process that is to finish."""
     backoff = Backoff()
     for left in reversed(range(LAST_TRIES)):
         yield
@@ -102,13 +102,13 @@ class _NoPandas(MetaPathFinder):
 def block_pandas() -> None:
     """Keep this process from importing pandas.
 
-    MLflow's clients and Arrow use pandas only if it is installed; without it they need 45 MB less.
+    MLflow's clients and Arrow use pandas if it is installed; without it they need 45 MB less.
     """
     sys.meta_path.insert(0, _NoPandas())
 
 
 class Queue(Enum):
-    """What is delivered side by side."""
+    """Kind of delivery; the kinds are delivered concurrently."""
 
     ENDED = "ended"
     RUNNING = "running"
@@ -116,10 +116,10 @@ class Queue(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to deliver.
+    """A delivery to run.
 
-    Two tasks of one ``subject``, the id of a run or workload, are never done at a time. The ``key``
-    tells what a run needs once it has ended from what it needed before. A task of a running run is
+    Two tasks of one ``subject``, the id of a run or workload, never run at the same time. The
+    ``key`` distinguishes an ended run's task from its earlier ones. A task of a running run is
     repeated after ``repeat_s``.
     """
 
@@ -132,20 +132,20 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a task went."""
+    """Outcome of a task."""
 
     task: Task
     error: Exception | None
 
 
-#: A database has one writer at a time: all in turn.
+#: A database has one writer at a time: all take turns.
 IN_TURN: Mapping[Queue, int] = {Queue.ENDED: 1, Queue.RUNNING: 0}
-#: A server takes several; on a link of 0.3 s a request these are 64 runs every 10 s.
+#: A server accepts several; with 0.3 s per request, these are 64 runs every 10 s.
 SIDE_BY_SIDE: Mapping[Queue, int] = {Queue.ENDED: 3, Queue.RUNNING: 4}
 
 
 class Queues:
-    """Workers that do tasks; a queue without workers has its tasks done by the other's.
+    """Workers that run tasks; a queue without workers uses those of the other queue.
 
     ``on_done`` is called from a worker after each task.
     """
@@ -164,14 +164,14 @@ class Queues:
 
     @property
     def idle(self) -> bool:
-        """Whether no task is under way and all outcomes were taken."""
+        """Return whether no task is running and all outcomes were fetched."""
         with self._lock:
             return not self._busy and not self._done
 
     def start(self, task: Task) -> bool:
-        """Start a task if a worker is free and no other task of its subject is under way.
+        """Start a task if a worker is free and no other task of its subject is running.
 
-        Not before outcomes were taken, which may say that nothing works at present.
+        Starts none before all outcomes were fetched, as they may show that all deliveries fail.
         """
         queue = task.queue if task.queue in self._pools else next(iter(self._pools))
         with self._lock:
@@ -189,7 +189,7 @@ class Queues:
             return done
 
     def close(self) -> None:
-        """Wait for the tasks under way."""
+        """Wait for the running tasks."""
         for pool in self._pools.values():
             pool.shutdown()
 
@@ -207,7 +207,7 @@ class Queues:
 
 
 class Wakeup:
-    """Wakes a thread early, and tells it to finish up."""
+    """Wakes a thread early, or makes it finish."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -216,27 +216,27 @@ class Wakeup:
         self.finishing = False
 
     def poke(self) -> None:
-        """Wake the thread: there may be something new."""
+        """Wake the thread: there may be new data."""
         with self._condition:
             self._poked = True
             self._condition.notify_all()
 
     def nudge(self) -> None:
-        """Wake the thread whatever it waits for: a task that it started is done."""
+        """Wake the thread regardless of what it waits for: a task that it started is done."""
         with self._condition:
             self._nudged = True
             self._condition.notify_all()
 
     def finish(self) -> None:
-        """Tell the thread to finish what is left and to end."""
+        """Make the thread finish the remaining work and exit."""
         with self._condition:
             self.finishing = True
             self._condition.notify_all()
 
     def wait(self, timeout_s: float | None, *, for_poke: bool = True) -> None:
-        """Wait until poked (unless ``for_poke`` is false), nudged, told to finish, or the timeout.
+        """Wait until poked (unless ``for_poke`` is false), nudged, or finished, or the timeout.
 
-        Pokes that were not waited for are kept.
+        Ignored pokes are kept.
         """
         with self._condition:
             self._condition.wait_for(
@@ -247,7 +247,7 @@ class Wakeup:
                 self._poked = False
 
     def wait_for_nudge(self, timeout_s: float | None = None) -> None:
-        """Wait until nudged or the timeout, also when told to finish."""
+        """Wait until nudged or the timeout, even when finishing."""
         with self._condition:
             self._condition.wait_for(lambda: self._nudged, timeout_s)
             self._nudged = False
@@ -261,7 +261,7 @@ class _Reason:
 
 
 class Deferred:
-    """Runs or workloads that failed, when to retry them (monotonic time), and why they failed.
+    """Failed runs or workloads, when to retry them (monotonic time), and why they failed.
 
     ``longest_s`` is the longest wait before a retry.
     """
@@ -278,7 +278,7 @@ class Deferred:
         self._reasons[run_id] = _Reason(why, until_s, backoff)
 
     def drop(self, run_id: str) -> None:
-        """Remove a run: it worked."""
+        """Remove a run that succeeded."""
         self._reasons.pop(run_id, None)
 
     def keep(self, run_ids: Container[str]) -> None:
@@ -300,12 +300,12 @@ class Deferred:
 
     @property
     def next_s(self) -> float:
-        """Time of the first retry; infinity without one."""
+        """Return the time of the first retry; infinity without one."""
         return min((reason.until_s for reason in self._reasons.values()), default=math.inf)
 
     @property
     def problem(self) -> str:
-        """One of the failures, for people; empty without one."""
+        """Return a description of one of the failures; empty without one."""
         for run_id, reason in self._reasons.items():
             return f"run {run_id}: {reason.why}"
         return ""

@@ -1,13 +1,13 @@
-"""Files in S3: put, fetched and listed as the variables of boto3 and MLflow say.
+"""Put, fetch and list files in S3, with the settings of boto3 and MLflow.
 
 Settings are the ``AWS_*`` variables and files, ``MLFLOW_S3_ENDPOINT_URL``,
 ``MLFLOW_S3_IGNORE_TLS``, ``MLFLOW_BOTO_CLIENT_ADDRESSING_STYLE``,
 ``MLFLOW_EXPERIMENTAL_S3_SIGNATURE_VERSION``, ``MLFLOW_S3_UPLOAD_EXTRA_ARGS`` and
 ``MLFLOW_S3_EXPECTED_BUCKET_OWNER``.
 
-Files are sent in a way that every S3 server understands: Content-MD5 on each request, which the
-server compares, and parts of at least 16 MiB for large files. The CRC trailers that boto3 sends by
-default end up inside the files on SeaweedFS before 3.85 (seaweedfs#6548) and are refused by others.
+Uploads work with every S3 server: Content-MD5 on each request, which the server verifies, and parts
+of at least 16 MiB for large files. The CRC trailers that boto3 sends by default end up inside the
+files on SeaweedFS before 3.85 (seaweedfs#6548) and are refused by others.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from urllib.parse import urlsplit
 from radt.errors import ArchiveError
 from radt.masking import masked
 
-#: Size of a part of a large file, and so the most of a file that is in memory at a time.
+#: Size of a part of a large file, and thus the maximum of a file in memory at a time.
 PART_BYTES = 16 * 2**20
-#: Swift takes 1000 parts, AWS 10,000.
+#: Maximum number of parts in Swift; AWS allows 10,000.
 MAX_PARTS = 900
 _DOWNLOADS_AT_A_TIME = 4
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 60
 _READ_ATTEMPTS = 5
-#: The uploader retries an upload later, and serves other runs meanwhile.
+#: The uploader retries later, and serves other runs meanwhile.
 _WRITE_ATTEMPTS = 3
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
-#: No retry helps against these.
+#: Errors that no retry helps against.
 _FINAL = frozenset({"EntityTooLarge", "KeyTooLongError", "InvalidURI"})
 _REASONS = {
     "AccessDenied": "S3 refuses the credentials for this bucket (AccessDenied)",
@@ -73,12 +73,12 @@ class S3Error(ArchiveError):
 
     @property
     def missing(self) -> bool:
-        """Whether the object does not exist."""
+        """Return whether the object does not exist."""
         return self.code in _MISSING
 
     @property
     def final(self) -> bool:
-        """Whether S3 will refuse the request however often it is sent."""
+        """Return whether S3 will always refuse the request."""
         return self.code in _FINAL
 
 
@@ -91,7 +91,7 @@ class S3Folder:
 
     @classmethod
     def of(cls, uri: str) -> S3Folder:
-        """Return the folder ``s3://bucket/prefix``.
+        """Return the folder of a URI ``s3://bucket/prefix``.
 
         Raises:
             ArchiveError: The URI does not name a bucket.
@@ -137,7 +137,7 @@ class S3Folder:
     # -- writing ----------------------------------------------------------------------------------
 
     def put(self, path: str, file: Path) -> None:
-        """Upload a file to ``path`` whole or not at all, replacing an existing one."""
+        """Upload a file atomically to ``path``, replacing an existing one."""
         target = {"Bucket": self.bucket, "Key": self.key(path)}
         if owner := os.environ.get("MLFLOW_S3_EXPECTED_BUCKET_OWNER"):
             target["ExpectedBucketOwner"] = owner
@@ -168,7 +168,7 @@ def _put_parts(
             parts.append({"PartNumber": number, "ETag": answer["ETag"]})
         client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
     except BaseException:
-        # Its parts cost room; if this fails, too, the next attempt aborts it.
+        # Its parts use space; if this fails, too, the next attempt aborts it.
         with contextlib.suppress(*_s3_errors()):
             client.abort_multipart_upload(**upload)
         raise
@@ -179,7 +179,7 @@ def _put_parts(
 
 
 def _abort_earlier(client: Any, target: dict[str, str]) -> None:
-    """Abort the uploads that an earlier process, killed in the middle, began at the same key."""
+    """Abort unfinished uploads of earlier, killed processes at the same key."""
     from botocore.exceptions import ClientError
 
     bucket = {name: value for name, value in target.items() if name != "Key"}
@@ -189,20 +189,20 @@ def _abort_earlier(client: Any, target: dict[str, str]) -> None:
             if upload["Key"] == target["Key"]:
                 client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
     except ClientError as error:
-        # Some may write but not list; the bucket's own rules remove old parts then.
+        # Some users may write but not list; the bucket's own rules then remove old parts.
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
             raise
 
 
 def _extra(file: Path) -> dict[str, Any]:
-    """Return what MLflow's own uploads have: the type of the content, and the user's arguments."""
+    """Return the arguments of MLflow's own uploads: the content type, and the user's arguments."""
     kind, encoding = mimetypes.guess_type(file.name)
     extra: dict[str, Any] = {}
     if kind is not None:
         extra["ContentType"] = kind
     if encoding is not None:
         extra["ContentEncoding"] = encoding
-    with contextlib.suppress(ValueError):  # MLflow complains to the user about it
+    with contextlib.suppress(ValueError):  # MLflow reports it to the user
         extra |= json.loads(os.environ.get("MLFLOW_S3_UPLOAD_EXTRA_ARGS") or "{}")
     return extra
 
@@ -222,7 +222,7 @@ def _client(attempts: int) -> Any:
 
 @cache
 def _client_for(variables: tuple[tuple[str, str], ...], attempts: int) -> Any:
-    """Return the client for these variables: making one takes a fifth of a second."""
+    """Return the client for these variables; creating one takes 0.2 s."""
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -243,7 +243,7 @@ def _client_for(variables: tuple[tuple[str, str], ...], attempts: int) -> Any:
     if "AWS_MAX_ATTEMPTS" not in given:
         options["retries"] = {"mode": "standard", "total_max_attempts": attempts}
     insecure = given.get("MLFLOW_S3_IGNORE_TLS", "").lower() in ("true", "1")
-    # A session of its own: several threads cannot share boto3's default one.
+    # A separate session: threads cannot share boto3's default one.
     return boto3.session.Session().client(
         "s3",
         endpoint_url=given.get("MLFLOW_S3_ENDPOINT_URL"),
@@ -261,7 +261,7 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _translated(where: str) -> Iterator[None]:
-    """Turn what boto3 raises into `S3Error`."""
+    """Turn boto3's exceptions into `S3Error`."""
     from botocore.exceptions import NoCredentialsError
 
     try:
@@ -271,7 +271,7 @@ def _translated(where: str) -> Iterator[None]:
             where, "S3 needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
     except _s3_errors() as error:
-        # What never reached S3, or lost its connection, has an empty answer or none.
+        # A request that never reached S3, or lost its connection, has an empty response or none.
         answer = (getattr(error, "response", None) or {}).get("Error", {})
         code = str(answer.get("Code", ""))
         if code in _MISSING:

@@ -1,1 +1,1 @@
-"""Where runs find their interpreter and packages: local, uv, conda, docker."""
+"""Environments that provide runs with an interpreter and packages: local, uv, conda, docker."""

@@ -1,4 +1,4 @@
-"""Build environments: each content once on a machine, before the barrier."""
+"""Build environments, each content once per machine, before the barrier."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalEnvironment(BuiltEnvironment):
         return [*([sys.executable] if launch.needs_python else []), *launch.arguments]
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        """Return a PATH with radt's Python, if the program may look for one and there is none."""
+        """Return a PATH with radt's Python if the program may look for a missing one."""
         path = launch.variables.get("PATH", os.defpath)
         if launch.needs_python or shutil.which("python", path=path):
             return {}
@@ -45,16 +45,17 @@ def build(
     say: Callable[[str], None],
     cancelled: Callable[[], bool] = lambda: False,
 ) -> BuiltEnvironment:
-    """Return the environment, and build it first if necessary.
+    """Return the environment, building it first if necessary.
 
     Args:
-        log: File to append the tool's whole output to; made when there is something to say.
-        say: Called with a line of progress, from this thread.
-        cancelled: Asked several times a second; if it says yes, the tool is ended.
+        log: File to append the tool's whole output to; created when needed.
+        say: Called with each line of progress, from this thread.
+        cancelled: Checked several times a second; if it returns True, the tool is stopped.
 
     Raises:
-        EnvironmentBuildError: It cannot be built, or building was cancelled; nothing half-built
-            is left. The message ends with the tool's last lines, the remedy names the log.
+        EnvironmentBuildError: The environment cannot be built, or building was cancelled; nothing
+            half-built remains. The message ends with the tool's last lines, and the remedy names
+            the log.
     """
     report = Report(log, say, cancelled)
     match spec.kind:

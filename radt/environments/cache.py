@@ -10,8 +10,8 @@
     │   └── facts.json    facts about the image (docker)
     └── HASH.lock         held by the builder, and by the tools it has started
 
-``complete`` is touched at each use, so its time of change is the last use. Environments of uv and
-conda are a folder with an interpreter, a *prefix*.
+``complete`` is touched at each use, so its modification time is the last use. Environments of uv
+and conda are a folder with an interpreter, a *prefix*.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _OPTION = re.compile(
 )
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(?P<path>/[^\s#;]*)")
-#: Folders that are generated from others.
+#: Folders with generated content.
 _SKIPPED = frozenset(
     {".git", ".venv", "__pycache__", "build", "dist", ".mypy_cache", ".ruff_cache"}
 )
 
 
 class Content:
-    """A hash of what an environment is made of. The order of additions matters."""
+    """Hash of the inputs of an environment. The order of additions matters."""
 
     def __init__(self, kind: str) -> None:
         self._hash = hashlib.sha256()
         self._seen: set[Path] = set()
-        # Environments of one home folder may be for machines of different kinds.
+        # Environments of one home folder may belong to different kinds of machines.
         self.add("kind", kind, sys.platform, platform.machine(), *platform.libc_ver())
 
     def add(self, *parts: str) -> None:
@@ -64,7 +64,7 @@ class Content:
         self._hash.update(repr(parts).encode("utf-8", "surrogateescape"))
 
     def add_own_python(self) -> None:
-        """Add the interpreter that runs radt, for environments that are based on it."""
+        """Add radt's own interpreter, for environments that are based on it."""
         self.add("python", sys.base_prefix, platform.python_version(), sys.version)
 
     def add_file(self, path: Path) -> None:
@@ -75,7 +75,7 @@ class Content:
             self.add("no file", str(path), str(error.errno))
 
     def add_requirements(self, path: Path) -> None:
-        """Add a requirements file and all that it refers to on this machine."""
+        """Add a requirements file and all local files that it refers to."""
         if path in self._seen:
             return
         self._seen.add(path)
@@ -94,7 +94,7 @@ class Content:
             if option := _OPTION.fullmatch(requirement):
                 path = folder / option["value"].strip().strip("\"'")
                 if option["option"] in ("-e", "--editable"):
-                    self.add("editable", str(path.resolve()))  # its sources are used as they are
+                    self.add("editable", str(path.resolve()))  # its sources are used in place
                 else:
                     self.add_requirements(path)
             elif url := _FILE_URL.search(requirement):
@@ -116,7 +116,7 @@ class Content:
                 try:
                     status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - os.walk's own
                 except OSError:
-                    continue  # gone between the two calls
+                    continue  # deleted between the two calls
                 self.add(parent, name, str(status.st_size), str(status.st_mtime_ns))
 
     def key(self) -> str:
@@ -129,7 +129,7 @@ _POLL_S = 0.1
 
 
 def cache_folder() -> Path:
-    """``$RADT_ENVIRONMENTS``, else ``radt/environments`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """``$RADT_ENVIRONMENTS``, or ``radt/environments`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     setting = settings.variable(settings.ENVIRONMENTS)
     if setting.level is not settings.Level.DEFAULT:
         return setting.value.absolute()
@@ -148,13 +148,13 @@ def obtain(
     """Return the folder of an environment, built if it is missing or no longer usable.
 
     Args:
-        key: Hash of what the environment holds.
-        make: Called with the empty folder and the descriptor of the lock, which the tools that
-            it starts must keep open (`radt.environments.tool.run_tool`).
+        key: Hash of the environment's inputs.
+        make: Called with the empty folder and the descriptor of the lock, which the tools that it
+            starts must keep open (`radt.environments.tool.run_tool`).
 
     Raises:
-        EnvironmentBuildError: ``make`` did, the folder cannot be written, or building was
-            cancelled. Nothing half-made is left.
+        EnvironmentBuildError: ``make`` failed, the folder cannot be written, or building was
+            cancelled. Nothing half-built remains.
     """
     folder = cache_folder() / key
     try:
@@ -184,13 +184,13 @@ def _fill(folder: Path, lock: int, make: Callable[[Path, int], None]) -> None:
         make(folder, lock)
         (folder / _COMPLETE).touch()
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # what stays lacks its mark, and goes next time
+        shutil.rmtree(folder, ignore_errors=True)  # leftovers go next time, as unmarked
         raise
 
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        (folder / _COMPLETE).unlink(missing_ok=True)  # first: what is being removed is not ready
+        (folder / _COMPLETE).unlink(missing_ok=True)  # first: else a half-removed one is ready
         shutil.rmtree(folder)
 
 
@@ -198,8 +198,8 @@ def _remove(folder: Path) -> None:
 def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Iterator[int | None]:
     """Hold the build lock; yield None if another process has built the environment meanwhile.
 
-    The kernel's lock belongs to all processes that have the descriptor: it is free when the last of
-    them has ended, so a killed builder's tool, which still writes, keeps others out.
+    The kernel's lock belongs to all processes that have the descriptor and is released when the
+    last of them exits, so a killed builder's tool, which still writes, keeps others out.
     """
     fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -208,7 +208,7 @@ def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Ite
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if _ready(folder, usable):  # a daemon that a build has started may keep the lock
+                if _ready(folder, usable):  # a daemon started by a build may keep the lock
                     yield None
                     return
                 if not announced:
@@ -223,7 +223,7 @@ def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Ite
         os.close(fd)  # not unlocked: the tools' descriptors are the same lock
 
 
-#: What radt itself needs, and with it scripts that import it.
+#: Requirements of radt itself, and thus of scripts that import it.
 OLDEST_PYTHON = (3, 11)
 
 
@@ -261,14 +261,14 @@ def warn_if_old(packages: str, report: Report) -> None:
 
 
 def package_folder() -> Path:
-    """Return the folder of this radt's package."""
+    """Return the folder of the running radt's package."""
     return Path(radt.__file__).resolve().parent
 
 
 def outside_links(package: Path) -> dict[str, Path]:
     """Return the parts of the package that are links to folders outside of it, by name.
 
-    There are some in an editable install, for parts that stand at the top of the repository.
+    An editable install has some, for parts at the top of the repository.
     """
     return {
         entry.name: entry.resolve()
@@ -278,10 +278,10 @@ def outside_links(package: Path) -> dict[str, Path]:
 
 
 def importable_folder(base: Path) -> Path:
-    """Return the folder for ``PYTHONPATH`` in ``base``, which is made if it is missing.
+    """Return the folder for ``PYTHONPATH`` in ``base``, creating it if missing.
 
     Raises:
-        EnvironmentBuildError: It cannot be made.
+        EnvironmentBuildError: The folder cannot be created.
     """
     package = package_folder()
     digest = hashlib.sha256(os.fsencode(package)).hexdigest()[:16]
@@ -292,7 +292,7 @@ def importable_folder(base: Path) -> Path:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh = folder / f".{secrets.token_hex(4)}"
             fresh.symlink_to(package)
-            fresh.replace(link)  # whole or not there: other radts do the same
+            fresh.replace(link)  # atomically: other processes do the same
     except OSError as error:
         raise EnvironmentBuildError(
             f"{folder} cannot be made: {error.strerror}",
@@ -326,7 +326,7 @@ def python_of(prefix: Path) -> Path:
 def usable(folder: Path) -> bool:
     """Return whether the interpreter still exists: the target of its link may be gone.
 
-    An environment without any Python is as usable as it was.
+    An environment without Python is always usable.
     """
     python = python_of(folder / PREFIX)
     return python.exists() or not python.is_symlink()
@@ -357,6 +357,6 @@ class PrefixEnvironment(BuiltEnvironment):
             "PYTHONPATH": with_first(
                 str(importable_folder(cache_folder())), launch.variables.get("PYTHONPATH")
             ),
-            # Would make its Python take the standard library of another one; empty is unset.
+            # Would make its Python use another one's standard library; empty counts as unset.
             "PYTHONHOME": "",
         }

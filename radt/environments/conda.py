@@ -1,8 +1,8 @@
-"""Environments that conda, mamba or micromamba make from conda.yaml.
+"""Environments that conda, mamba or micromamba create from conda.yaml.
 
-A run starts the environment's own Python, with ``PATH`` and the variables that activating would
-set. ``conda run`` does the same, but starts another Python first, which takes about a second for
-each run and stands between the runner's signals and the script.
+A run starts the environment's own Python, with ``PATH`` and the variables that activation would
+set. ``conda run`` does the same, but first starts another Python, which takes about a second per
+run and sits between the runner's signals and the script.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
 
-#: Preferred first: micromamba needs nothing else and is fastest.
+#: In order of preference: micromamba needs nothing else and is fastest.
 TOOLS = ("micromamba", "mamba", "conda")
-#: What activated shells set to their tool.
+#: Variables by which activated shells name their tool.
 _TOOL_VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
-#: Not all versions of `env create` know --yes; all of them look at these.
+#: Some versions of `env create` do not know --yes; all of them read these variables.
 _ALWAYS_YES = {"CONDA_ALWAYS_YES": "true", "MAMBA_ALWAYS_YES": "true"}
 _ACTIVATE_TIMEOUT_S = 30.0
-#: Sources each script as activating does, then shows all variables, NUL between them.
+#: Sources each script as activation does, then prints all variables, separated by NUL.
 _ACTIVATE = 'for script in "$@"; do . "$script" >&2; done; env -0'
 #: Variables of bash itself.
 _OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
@@ -63,7 +63,7 @@ def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
     """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
-        EnvironmentBuildError: There is no tool for it, or it cannot build it.
+        EnvironmentBuildError: No tool is installed, or the build fails.
     """
     assert spec.source is not None
     key = _content(spec.source).key()
@@ -78,7 +78,7 @@ def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
     """Find micromamba, mamba or conda, in this order.
 
     Raises:
-        EnvironmentBuildError: There is none of them.
+        EnvironmentBuildError: None of them is installed.
     """
     given = [Path(text) for name in _TOOL_VARIABLES if (text := environ.get(name))]
     for name in TOOLS:
@@ -96,13 +96,13 @@ def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def creation(tool: Path, prefix: Path, file: Path) -> list[str]:
-    """Return the command that makes an environment; old micromambas have no ``env create``."""
+    """Return the command that creates an environment; old micromambas have no ``env create``."""
     verb = ["create", "--yes"] if tool.name == "micromamba" else ["env", "create"]
     return [str(tool), *verb, "--prefix", str(prefix), "--file", str(file)]
 
 
 def _content(source: Path) -> Content:
-    """Hash the file and what its pip part refers to; the tool that builds it does not matter."""
+    """Hash the file and the files of its pip part; the tool that builds it does not matter."""
     content = Content("conda")
     content.add_file(source)
     try:
@@ -151,7 +151,7 @@ def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> Non
 
 
 def _conda_packages(prefix: Path) -> str:
-    """Return what conda has installed, Python packages or not, as ``name=version=build``."""
+    """Return the packages installed by conda, of any kind, as ``name=version=build``."""
     names = sorted(path.stem.rsplit("-", 2) for path in (prefix / "conda-meta").glob("*-*-*.json"))
     return "".join(["# conda\n", *("=".join(parts) + "\n" for parts in names)]) if names else ""
 
@@ -166,7 +166,7 @@ def _declared_variables(prefix: Path) -> dict[str, str]:
 
 
 def _activated(scripts: list[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the scripts of packages set when the environment is activated."""
+    """Return the variables that the packages' activation scripts set."""
     try:
         answer = subprocess.run(
             ["bash", "-c", _ACTIVATE, "activate", *map(str, scripts)],

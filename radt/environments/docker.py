@@ -1,6 +1,6 @@
-"""Environments that are docker images: a run is a container that sees only what it needs.
+"""Environments that are docker images: a run is a container that sees only necessary files.
 
-A container shares with the machine what radt needs to measure and communicate:
+A container shares the machine's namespaces, so that radt can measure and communicate:
 
 - ``--pid host``: process ids in journals, in NVML and in ``/proc`` are the machine's, so the
   collector attributes load and memory to the run as for any other, and MPS clients can be found.
@@ -9,10 +9,10 @@ A container shares with the machine what radt needs to measure and communicate:
 - ``--network host``: a tracking server, or other ranks, at 127.0.0.1 are where they are for
   local runs.
 
-There is no ``--init``: processes of the machine's PID namespace have its usual signal handling,
-and docker's shim waits for orphans. A container is never root, unless docker itself runs as the
-user (rootless), whose root is the user. Secrets do not show: the command names variables, docker
-takes their values from its own environment.
+There is no ``--init``: processes in the machine's PID namespace have the usual signal handling, and
+docker's shim waits for orphans. A container is never root, unless docker itself runs as the user
+(rootless), whose root is the user. Secrets stay hidden: the command only names variables, and
+docker takes their values from its own environment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from radt.home import OWN_TOTALS_VARIABLE
 from radt.packages import LIST_PACKAGES
 from radt.paths import sqlite_file
 
-#: Where a container finds radt.
+#: Path of radt in a container.
 IMPORT_FOLDER = Path("/opt/radt")
 _NOBODY = 65534
 #: Variables that mean the same inside. Others describe the machine's own software (PATH, HOME,
@@ -64,7 +64,7 @@ _PASSED = (
 )
 #: Folders, or files in them, that runs write to besides their own.
 _MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
-_BARRIER = "RADT_BARRIER"  # the socket of --sync context, in a folder of its own
+_BARRIER = "RADT_BARRIER"  # the socket of --sync context, in a separate folder
 _MLFLOW = "MLFLOW_TRACKING_URI"
 
 
@@ -78,12 +78,12 @@ class Identity:
 
     @property
     def user(self) -> str:
-        """For ``--user``."""
+        """Return the argument of ``--user``."""
         return f"{self.uid}:{self.gid}"
 
     @property
     def name(self) -> str:
-        """Its name, for libraries: the image's passwd file does not have the user."""
+        """Return the user's name for libraries: the image's passwd file lacks the user."""
         try:
             return pwd.getpwuid(self.uid).pw_name
         except KeyError:
@@ -93,10 +93,10 @@ class Identity:
     def choose(
         cls, folder: Path | None, *, rootless: bool, environ: Mapping[str, str] = os.environ
     ) -> Identity:
-        """Return the calling user; for root the caller of sudo, else the owner of the folder.
+        """Return the calling user; for root, the caller of sudo, or else the owner of the folder.
 
-        If that is root too, it is nobody. With rootless docker it is root, which is the calling
-        user there.
+        If that is also root, use nobody. With rootless docker, use root, which is the calling user
+        there.
         """
         if rootless:
             return cls(0, 0)
@@ -121,7 +121,7 @@ class Mount:
 
     @property
     def argument(self) -> str:
-        """For ``--mount``, which reads it as a line of CSV."""
+        """Return the argument of ``--mount``, which docker parses as a line of CSV."""
         text = io.StringIO()
         fields = ["type=bind", f"source={self.source}", f"target={self.target}"]
         csv.writer(text, lineterminator="").writerow(
@@ -144,7 +144,7 @@ class Mounts:
         """Mount a folder at its own path; a link also at its target, as other links lead there.
 
         Raises:
-            EnvironmentBuildError: It is not there.
+            EnvironmentBuildError: The folder does not exist.
         """
         try:
             real = path.resolve(strict=True)
@@ -163,16 +163,16 @@ class Mounts:
         target = IMPORT_FOLDER / "radt"
         self.all.append(Mount(package, target))
         for name, real in outside_links(package).items():
-            # A link inside, too: what it leads to must stand where it leads.
+            # A link inside, too: its target must exist at the same path.
             link = Path(os.path.normpath(target / (package / name).readlink()))
             self.all.append(Mount(real, link))
 
 
 def container_mounts(launch: Launch, data: Iterable[Path]) -> Mounts:
-    """Return mounts of all that a run reads and writes on this machine.
+    """Return mounts of everything that a run reads and writes on this machine.
 
-    Writable are the run's spool, its working folder and, if its MLflow is a local database rather
-    than a server, the folder of that. Data are read-only, unless they are in the working folder.
+    The run's spool, its working folder and the folder of a local MLflow database are writable. Data
+    are read-only, unless they are in the working folder.
     """
     mounts = Mounts()
     mounts.add(launch.folder, writable=True)
@@ -201,9 +201,9 @@ def _local_folder(tracking_uri: str) -> Path | None:
 
 
 def passed_variables(launch: Launch, mounts: Mounts) -> list[str]:
-    """Return the names of variables that a container gets from outside.
+    """Return the names of variables to pass into a container.
 
-    Those that lead to something of the machine that is not visible inside stay outside.
+    Variables with paths that are not visible inside are excluded.
     """
     return sorted(
         name
@@ -218,10 +218,10 @@ def _leads_out(text: str, mounts: Mounts) -> bool:
 
 
 def hand_over(launch: Launch, identity: Identity) -> None:
-    """Make the container's user the owner of what radt, as root, has made for the run.
+    """Make the container's user the owner of files that radt, as root, has created for the run.
 
     Raises:
-        EnvironmentBuildError: The container could not read the script all the same.
+        EnvironmentBuildError: The container could still not read the script.
     """
     if os.getuid() != 0 or identity.uid == 0:
         return
@@ -246,14 +246,14 @@ def hand_over(launch: Launch, identity: Identity) -> None:
         )
 
 
-#: Labels that identify the containers of radt, for `docker ps --filter`.
+#: Labels that identify radt's containers, for `docker ps --filter`.
 LABEL_RUN = "radt.run"
 LABEL_HOME = "radt.home"
 _INSTALL = "https://docs.docker.com/engine/install/"
 _SIGNALLED = 128
 _FACTS = "facts.json"
 _MARK = "radt-python:"
-#: Prints which Python the image has, then runs a program in it.
+#: Prints the version of the image's Python, then runs a program in it.
 _PROBE = (
     'python="$(command -v python || command -v python3)"; '
     f'echo "{_MARK}$python"; [ -z "$python" ] || exec "$python" -c "$1"'
@@ -264,8 +264,8 @@ _PROBE = (
 class ImageFacts:
     """Facts about an image, from starting it once.
 
-    ``python`` is empty if it has none; with ``reset_entrypoint`` its entry point does not start
-    the given command (``ENTRYPOINT ["python"]``), and must be left out.
+    ``python`` is empty if it has none. ``reset_entrypoint``: its entry point does not start the
+    given command (``ENTRYPOINT ["python"]``) and must be overridden.
     """
 
     python: str = ""
@@ -275,7 +275,7 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class DockerEnvironment(BuiltEnvironment):
-    """An image on this machine. ``image_id`` is what the name meant when it was looked up."""
+    """An image on this machine. ``image_id`` is the id of the name at the time of its look-up."""
 
     spec: EnvironmentSpec
     packages: str
@@ -305,13 +305,13 @@ class DockerEnvironment(BuiltEnvironment):
             *("--user", identity.user),
             *(f"--group-add={group}" for group in identity.groups),
             *("--pid", "host", "--ipc", "host", "--network", "host"),
-            # Namespaces of the machine cannot be had with user ids that docker has moved.
+            # The machine's namespaces cannot be combined with remapped user ids.
             *(("--userns", "host") if self.remapped else ()),
             *("--workdir", str(launch.folder)),
             *(word for mount in mounts.all for word in ("--mount", mount.argument)),
             *(word for volume in self.spec.volumes for word in ("--volume", volume)),
             *(word for name in passed_variables(launch, mounts) for word in ("--env", name)),
-            # Caches of libraries need a place: the image knows no home of this user.
+            # Caches of libraries need a folder: the image has no home for this user.
             *("--env", "HOME=/tmp", "--env", f"USER={identity.name}"),
             *("--env", f"{OWN_TOTALS_VARIABLE}=1"),
             *("--env", f"LOGNAME={identity.name}", "--env", f"PYTHONPATH={python_path}"),
@@ -326,7 +326,7 @@ class DockerEnvironment(BuiltEnvironment):
     def variables(self, launch: Launch) -> dict[str, str]:
         """Return variables for docker's client, which passes them on.
 
-        Inside, the chosen GPUs are the only ones and are counted from 0.
+        Inside, only the chosen GPUs exist, numbered from 0.
         """
         uuids = launch.gpu_uuids
         if not uuids:
@@ -338,13 +338,13 @@ class DockerEnvironment(BuiltEnvironment):
         return container_name(launch)
 
     def kill_command(self, launch: Launch) -> list[str] | None:
-        """Removing also ends a container that docker was about to start, which killing does not."""
+        """Return a command that removes the container, even one that docker was about to start."""
         return [self.docker, "rm", "--force", container_name(launch)]
 
     def exit_code(self, code: int) -> int:
-        """docker's client ends by itself and says 128 + number of a signal that ended the program.
+        """Translate the client's exit code, which is 128 + signal if a signal ended the program.
 
-        125 is its own: the container could not be started.
+        125 is the client's own: the container could not be started.
         https://docs.docker.com/engine/containers/run/#exit-status
         """
         return _SIGNALLED - code if _SIGNALLED < code <= _SIGNALLED + signal.NSIG else code
@@ -353,16 +353,16 @@ class DockerEnvironment(BuiltEnvironment):
         return Identity.choose(launch.folder, rootless=self.rootless)
 
     def _settings(self) -> list[str]:
-        """``docker_env.environment`` of an MLproject file: it is in a repository, so no secret."""
+        """Return ``docker_env.environment`` of an MLproject file, which is not secret."""
         return [name if text is None else f"{name}={text}" for name, text in self.spec.variables]
 
     def _devices(self, launch: Launch) -> list[str]:
         cpus = ",".join(map(str, sorted(launch.cpus))) if launch.cpus is not None else ""
         own = ["--cpuset-cpus", cpus] if cpus else []
         if launch.gpu_uuids:
-            # Quoted, as docker reads it as a line of CSV: a comma would begin another option.
+            # Quoted, as docker parses it as a line of CSV: a comma would begin another option.
             return [*own, "--gpus", f'"device={",".join(launch.gpu_uuids)}"']
-        # Images may ask for all GPUs, which NVIDIA's runtime grants where it is the default.
+        # Images may request all GPUs, which NVIDIA's runtime grants if it is the default.
         return [*own, "--env", "NVIDIA_VISIBLE_DEVICES=void"]
 
 
@@ -372,10 +372,10 @@ def container_name(launch: Launch) -> str:
 
 
 def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
-    """Return the environment of an image, which is pulled if necessary.
+    """Return the environment of an image, pulling it if necessary.
 
     Raises:
-        EnvironmentBuildError: There is no docker, it may not be used, or it has no such image.
+        EnvironmentBuildError: Docker is missing or not permitted, or the image does not exist.
     """
     docker = shutil.which("docker")
     if docker is None:
@@ -410,7 +410,7 @@ def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
 
 
 def _security(docker: str, report: Report) -> frozenset[str]:
-    """Return the daemon's security options, which also shows that this user may use it."""
+    """Return the daemon's security options, which also checks this user's access."""
     answer = run_tool([docker, "info", "--format", "{{json .SecurityOptions}}"], report)
     try:
         options = json.loads(answer.output) or []
@@ -458,10 +458,10 @@ def _pull(docker: str, image: str, report: Report) -> dict[str, Any]:
 
 
 def _probe(docker: str, image: str, identity: Identity, file: Path, report: Report) -> None:
-    """Start the image to see what it has: first through its entry point, then without.
+    """Start the image to read its facts: first through its entry point, then without.
 
-    An entry point that prepares something and starts what it is given is kept: some images have
-    their Python on PATH only behind it.
+    An entry point that starts the given command is kept: some images only then have their Python on
+    PATH.
     """
     facts = ImageFacts(reset_entrypoint=True)
     for reset in (False, True):

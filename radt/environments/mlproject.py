@@ -1,9 +1,9 @@
 """Read MLflow's project folders: an ``MLproject`` file, its environment and entry points.
 
-As MLflow has it (https://mlflow.org/docs/latest/ml/projects/), without loading MLflow, which takes
-seconds. Different from MLflow: nothing is downloaded for parameters of type ``path``, paths are
-relative to the project's folder, ``float`` parameters are checked to be numbers, and options
-without a value can be given.
+The format is MLflow's (https://mlflow.org/docs/latest/ml/projects/), but read without loading
+MLflow, which takes seconds. Differences from MLflow: nothing is downloaded for parameters of type
+``path``, paths are relative to the project's folder, ``float`` parameters are checked to be
+numbers, and options without a value are allowed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from radt.paths import lookups
 PROJECT_FILE = "MLproject"
 MAIN = "main"
 _ENVIRONMENTS = ("python_env", "conda_env", "docker_env")
-#: What MLflow looks for if the file names no environment.
+#: Files that MLflow looks for if the file names no environment.
 _USUAL_FILES = {"python_env.yaml": "uv", "conda.yaml": "conda"}
 _DOCUMENTATION = "See https://mlflow.org/docs/latest/ml/projects/"
 
 
 class ParameterType(StrEnum):
-    """The types of parameters that MLflow knows; it takes any other as a string."""
+    """MLflow's types of parameters; unknown types count as string."""
 
     STRING = "string"
     FLOAT = "float"
@@ -49,10 +49,10 @@ class Parameter:
     default: str | None = None
 
     def checked(self, value: str, folder: Path) -> str:
-        """Return the value for the command.
+        """Check a value and return it for the command.
 
         Raises:
-            UsageError: It is not of the parameter's type.
+            UsageError: The value does not have the parameter's type.
         """
         match self.type:
             case ParameterType.FLOAT:
@@ -111,11 +111,11 @@ class Project:
         """Return the argument list of an entry point: a shell with its command, as in MLflow.
 
         Args:
-            params: ``--name value``, ``--name=value`` or ``name=value``, those that are not
-                declared too: they are added to the command.
+            params: ``--name value``, ``--name=value`` or ``name=value``. Undeclared ones are added
+                to the command.
 
         Raises:
-            UsageError: There is no such entry point, or parameters are missing or wrong.
+            UsageError: The entry point does not exist, or parameters are missing or invalid.
         """
         point = self.entry_points.get(entry_point)
         if point is None:
@@ -161,7 +161,7 @@ class Project:
         for name, parameter in point.parameters.items():
             value = given.get(name)
             text = parameter.default if value is None else value
-            assert text is not None  # it would be missing
+            assert text is not None  # otherwise it would be missing
             values[name] = shlex.quote(parameter.checked(text, self.folder))
         return values
 
@@ -170,7 +170,7 @@ def read_project(folder: Path, data: tuple[Path, ...] = ()) -> Project:
     """Read the project in a folder (absolute); ``data`` as for `parse_environment`.
 
     Raises:
-        UsageError: It is not there, cannot be read or is not as MLflow has it.
+        UsageError: The project is missing, unreadable or not in MLflow's format.
     """
     file = project_file(folder)
     if file is None:
@@ -200,7 +200,7 @@ def read_project(folder: Path, data: tuple[Path, ...] = ()) -> Project:
 def project_file(folder: Path) -> Path | None:
     """Return the file that makes a folder a project, None without one.
 
-    Its name may be in any case, as for MLflow; where there are several, ``MLproject`` counts.
+    As in MLflow, its name may be in any case; ``MLproject`` is preferred.
     """
     try:
         files = [path for path in folder.iterdir() if path.name.lower() == PROJECT_FILE.lower()]
@@ -282,7 +282,7 @@ def _parameter(name: str, described: object) -> Parameter:
 
 
 def _given(params: Sequence[str]) -> dict[str, str | None]:
-    """Return parameters by name, None for an option without a value. The last of a name counts."""
+    """Return parameters by name, None for an option without a value. The last of a name wins."""
     given: dict[str, str | None] = {}
     waiting: str | None = None
     for word in params:

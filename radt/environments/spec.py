@@ -1,4 +1,4 @@
-"""Environments: the Environment cell, and what a built environment offers to a run."""
+"""Environments: the Environment cell, and the interface of a built environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from radt.paths import expanded
 
 
 class EnvironmentKind(StrEnum):
-    """What makes the environment."""
+    """Tool that provides the environment."""
 
     LOCAL = "local"
     UV = "uv"
@@ -26,11 +26,11 @@ class EnvironmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """An environment that a run asks for; equal ones are built once.
+    """An environment requested by a run; equal ones are built once.
 
     ``source`` is the absolute path of the file that describes it (uv, conda); ``image`` is
     docker's; ``data`` are folders that a container must see (absolute). ``volumes`` (as for
-    ``docker run --volume``) and ``variables`` (a value of None: as it is outside) come from
+    ``docker run --volume``) and ``variables`` (None copies the value from outside) come from
     MLproject files.
     """
 
@@ -56,8 +56,8 @@ LOCAL = EnvironmentSpec()
 UV_FILES = ("requirements.txt", "python_env.yaml", "pyproject.toml")
 CONDA_FILES = ("conda.yaml", "conda.yml", "environment.yml", "environment.yaml")
 
-#: What docker accepts, roughly: ``registry:5000/owner/name:tag@sha256:…``; no leading dash, which
-#: docker would take for an option.
+#: Names that docker accepts, roughly: ``registry:5000/owner/name:tag@sha256:…``; no leading dash,
+#: which docker would parse as an option.
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*")
 _FORMS = "local, uv, uv:FILE, conda, conda:FILE, docker:IMAGE"
 
@@ -73,12 +73,12 @@ def parse_environment(
     Args:
         text: ``local`` or nothing; ``uv``, ``uv:FILE``; ``conda``, ``conda:FILE``;
             ``docker:IMAGE``; or one of ``named``.
-        folder: Where files are looked up: the program's, absolute.
-        named: Environments of ``radt.toml`` by name; their values are texts of the same kinds.
+        folder: Folder for looking up files: the program's, absolute.
+        named: Environments of ``radt.toml`` by name, with texts of the same kinds.
         data: Folders that a container must see, absolute.
 
     Raises:
-        UsageError: It cannot be understood, or a file that it needs is not there.
+        UsageError: The text is invalid, or a required file does not exist.
     """
     name = text.strip()
     if name in named:
@@ -152,13 +152,13 @@ def _only(
 
 
 def _counts(path: Path) -> bool:
-    """Return whether a file lists packages: a pyproject.toml may hold settings of tools only."""
+    """Return whether a file lists packages: a pyproject.toml may only hold settings of tools."""
     if path.name != "pyproject.toml":
         return True
     try:
         return "project" in tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return True  # its tool will say what is wrong with it
+        return True  # its tool will report the error
 
 
 def _image(text: str) -> str:
@@ -188,11 +188,11 @@ def _suggestion(text: str, names: tuple[str, ...], folder: Path) -> str:
 class Launch:
     """A run to start in an environment. All paths are absolute.
 
-    ``arguments`` are the program and what follows it, without an interpreter; with
-    ``needs_python`` the environment's interpreter comes before them. ``run_dir`` is the run's
-    spool folder and must be writable inside. ``variables`` is the training process's environment
-    as the runner computed it. ``gpu_uuids`` are UUIDs of GPUs or MIG instances (where they are
-    unknown, indices of GPUs); ``cpus`` are None for all.
+    ``arguments`` are the program and its arguments, without an interpreter; with ``needs_python``,
+    the environment's interpreter precedes them. ``run_dir`` is the run's spool folder and must be
+    writable inside. ``variables`` is the training process's environment as the runner computed it.
+    ``gpu_uuids`` are UUIDs of GPUs or MIG instances (or indices of GPUs if unknown); ``cpus`` are
+    None for all.
     """
 
     arguments: tuple[str, ...]
@@ -201,7 +201,7 @@ class Launch:
     run_id: str
     run_dir: Path
     home: Path
-    variables: Mapping[str, str] = field(repr=False)  # secrets are among them
+    variables: Mapping[str, str] = field(repr=False)  # may contain secrets
     gpu_uuids: tuple[str, ...] = ()
     cpus: frozenset[int] | None = None
 
@@ -210,10 +210,10 @@ class BuiltEnvironment(ABC):
     """A built environment. Call `prepare`, then `command` and `variables`, for each run.
 
     Attributes:
-        spec: What was asked for.
-        packages: Its packages as ``name==version`` lines, the interpreter first; empty if they are
-            those of radt's own interpreter, or unknown.
-        interpreter: Its Python on this machine; None where there is none (docker).
+        spec: The requested environment.
+        packages: Its packages as ``name==version`` lines, the interpreter first; empty for radt's
+            own interpreter, or if unknown.
+        interpreter: Its Python on this machine; None without one (docker).
     """
 
     spec: EnvironmentSpec
@@ -224,7 +224,7 @@ class BuiltEnvironment(ABC):
         """Prepare a run, once, before its command starts.
 
         Raises:
-            EnvironmentBuildError: It cannot be done.
+            EnvironmentBuildError: The run cannot be prepared.
         """
 
     @abstractmethod
@@ -232,12 +232,12 @@ class BuiltEnvironment(ABC):
         """Return the argument list to execute, without secrets: other users can read it.
 
         Raises:
-            EnvironmentBuildError: The environment has no interpreter, and one is needed.
+            EnvironmentBuildError: The environment lacks a required interpreter.
         """
 
     @abstractmethod
     def variables(self, launch: Launch) -> dict[str, str]:
-        """Return the environment variables to set over ``launch.variables``."""
+        """Return the environment variables to add to ``launch.variables``."""
 
     def kill_command(self, launch: Launch) -> list[str] | None:  # noqa: ARG002 - for those that need it
         """Return the command that ends a run outside its process tree; None if there is none."""
@@ -248,5 +248,5 @@ class BuiltEnvironment(ABC):
         return ""
 
     def exit_code(self, code: int) -> int:
-        """Return the program's exit code, from that of `command`; negative for a signal."""
+        """Return the program's exit code, given that of `command`; negative for a signal."""
         return code

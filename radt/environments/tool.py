@@ -1,4 +1,4 @@
-"""Run the tools that make environments, with a log, progress and cancellation."""
+"""Run the tools that build environments, with a log, progress and cancellation."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing import IO
 from radt.errors import EnvironmentBuildError
 from radt.masking import masked
 
-#: How often `Report.cancelled` is asked.
+#: How often `Report.cancelled` is checked.
 _TICK_S = 0.1
-#: Progress is told no more often than this.
+#: Minimum interval between reports of progress.
 _SAY_EVERY_S = 2.0
-#: How long a cancelled tool gets to clean up.
+#: Time for a cancelled tool to clean up.
 _GRACE_S = 5.0
-#: How long output is waited for that children of a tool that has ended still hold open.
+#: How long to wait for output if children of an exited tool hold it open.
 _LINGER_S = 1.0
-#: Lines of output that an error shows.
+#: Number of output lines in an error.
 _TAIL_LINES = 6
 _MAX_ANSWER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outputs of a build: ``log`` is appended to, ``say`` gets lines of progress."""
+    """Outputs of a build: ``log`` is appended to, ``say`` gets lines of progress."""
 
     log: Path
     say: Callable[[str], None]
@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The last lines of output, for an error."""
+        """Return the last lines of output, for an error."""
         text = "\n".join(self.tail).removesuffix(".")
         return text or f"exit code {self.code} without output"
 
@@ -78,14 +78,14 @@ def run_tool(
     """Run a tool to its end and return its output, whatever its exit code.
 
     Args:
-        stdin: What it reads; it never waits for a person.
-        keep_fds: Descriptors that it and its children hold too: locks that must not be free
-            before the last of them has ended, also if this process is killed.
-        private: Its output is neither for the log nor for progress.
+        stdin: Its input; it never waits for a user.
+        keep_fds: Descriptors that it and its children inherit: locks that must be held until the
+            last of them exits, even if this process is killed.
+        private: Its output goes neither to the log nor to progress.
 
     Raises:
-        EnvironmentBuildError: It cannot be started, or building was cancelled; then it and its
-            process group are gone.
+        EnvironmentBuildError: The tool cannot be started, or building was cancelled; then its
+            process group has ended.
     """
     report.check()
     name = Path(command[0]).name
@@ -117,7 +117,7 @@ class _Conversation:
 
     name: str
     process: subprocess.Popen[bytes]
-    log: IO[bytes] | None  # None: what it says is private
+    log: IO[bytes] | None  # None if its output is private
     report: Report
     answer: bytearray = field(default_factory=bytearray)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
@@ -142,7 +142,7 @@ class _Conversation:
             with self.process.stdin as stream:  # a few lines: less than a pipe holds
                 stream.write(text.encode())
         except BrokenPipeError:
-            pass  # it has ended already, and says why
+            pass  # it has already exited, and reports why
 
     def _listen(self) -> None:
         """Read until both streams are closed, or the tool has ended and no more output comes."""
@@ -174,12 +174,12 @@ class _Conversation:
                     silent_since_s = now_s
                 elif now_s - silent_since_s > _LINGER_S:
                     break
-        while self.process.poll() is None:  # it closed its output and goes on
+        while self.process.poll() is None:  # it closed its output and continues
             self.report.check()
             time.sleep(_TICK_S)
 
     def _hear(self, fd: int, piece: bytes, *, answers: bool) -> None:
-        """Take in output; an empty piece is the end."""
+        """Handle output; an empty piece is the end."""
         if answers and len(self.answer) < _MAX_ANSWER_BYTES:
             self.answer += piece
         *lines, rest = (self.partial.get(fd, b"") + piece).replace(b"\r", b"\n").split(b"\n")
@@ -196,7 +196,7 @@ class _Conversation:
             self.log.flush()
 
     def _end(self) -> None:
-        """End the tool and what it has started."""
+        """End the tool and its children."""
         for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
             try:
                 os.killpg(self.process.pid, number)

@@ -1,7 +1,7 @@
-"""Environments that uv makes, from requirements.txt, pyproject.toml or MLflow's python_env.yaml.
+"""Environments that uv creates from requirements.txt, pyproject.toml or MLflow's python_env.yaml.
 
-A lock file beside pyproject.toml (``uv.lock``) is followed to the letter, as by
-``uv sync --frozen``. Where the file does not ask for a Python version, it is radt's own.
+A lock file beside pyproject.toml (``uv.lock``) is followed exactly, as by ``uv sync --frozen``. If
+the file does not request a Python version, radt's own is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
 
-#: ``global.index-url='https://…'``; later of these win.
+#: ``global.index-url='https://…'``; later entries override earlier ones.
 _SCOPES = ("global", "install", ":env:")
 
 
@@ -44,20 +44,20 @@ class PipConfig:
 
     @property
     def no_index(self) -> bool:
-        """Whether no index may be used; uv has an option for it, but no variable."""
+        """Return whether indexes are disabled; uv has an option for that, but no variable."""
         return self.options.get("no-index", "").lower() in ("1", "true", "yes", "on")
 
     def uv_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return variables that make uv look for packages where pip would.
+        """Return variables that make uv look for packages in pip's indexes.
 
-        What is set for uv itself stays. Where pip has extra indexes, the best version of all is
-        taken, as pip does: https://docs.astral.sh/uv/pip/compatibility/
+        uv's own settings stay. If pip has extra indexes, the best version of all is used, as pip
+        does: https://docs.astral.sh/uv/pip/compatibility/
         """
         variables: dict[str, str] = {}
 
         def carry(option: str, name: str, *others: str, separator: str = " ") -> bool:
             values = self.options.get(option, "").split()
-            if option == "find-links":  # to uv a folder that is missing is an error
+            if option == "find-links":  # for uv, a missing folder is an error
                 values = [place for place in values if "://" in place or Path(place).is_dir()]
             if not values or not set(environ).isdisjoint((name, *others)):
                 return False
@@ -74,8 +74,8 @@ class PipConfig:
 
 
 def read_pip_config(environ: Mapping[str, str], report: Report) -> PipConfig:
-    """Return pip's options as pip itself reads them, from its files and variables."""
-    # Not for the log: proxies and indexes may have passwords.
+    """Return pip's own options from its files and variables."""
+    # Not logged: proxies and indexes may have passwords.
     command = [sys.executable, "-m", "pip", "config", "list"]
     answer = run_tool(command, report, env=environ, private=True)
     scopes: dict[str, dict[str, str]] = {scope: {} for scope in _SCOPES}
@@ -86,12 +86,12 @@ def read_pip_config(environ: Mapping[str, str], report: Report) -> PipConfig:
             try:
                 scopes[scope][option] = str(ast.literal_eval(value))
             except (SyntaxError, ValueError):
-                continue  # not a value that pip has quoted
+                continue  # not a value quoted by pip
     return PipConfig(scopes["global"] | scopes["install"] | scopes[":env:"])
 
 
 LOCK = "uv.lock"
-#: These would make uv use another environment.
+#: Variables that would make uv use another environment.
 _MISLEADING = (
     *("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "UV_PYTHON", "UV_SYSTEM_PYTHON"),
     *("UV_PROJECT", "UV_WORKING_DIR", "PYTHONPATH", "PYTHONHOME"),
@@ -109,7 +109,7 @@ def build_uv(spec: EnvironmentSpec, report: Report) -> UvEnvironment:
     """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
-        EnvironmentBuildError: There is no uv, or it cannot build it.
+        EnvironmentBuildError: uv is missing, or the build fails.
     """
     assert spec.source is not None
     recipe = _recipe(spec.source)
@@ -123,7 +123,7 @@ def build_uv(spec: EnvironmentSpec, report: Report) -> UvEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One call of uv: its arguments, and what it reads."""
+    """One call of uv: its arguments and its input."""
 
     arguments: tuple[str, ...]
     stdin: str = ""
@@ -167,7 +167,7 @@ def _pyproject(source: Path) -> _Recipe:
     if locked:
         content.add_file(folder / LOCK)
         return _Recipe(content, folder, sync=True)
-    # In the project's folder uv takes a Python that its requires-python allows.
+    # In the project's folder, uv uses a Python that requires-python allows.
     return _Recipe(content, folder, steps=(_Step(("--requirements", str(source))),))
 
 
@@ -195,7 +195,8 @@ def _python_env(source: Path) -> _Recipe:
         text = "\n".join(_from(source.parent, line) for line in lines)
         content.add_requirement_lines(text, source.parent)
         if text:
-            # Through its standard input: others can read arguments, and URLs may hold passwords.
+            # Through standard input: arguments are visible to other users, and URLs may hold
+            # passwords.
             steps.append(_Step(("--requirements", "-"), text + "\n"))
     return _Recipe(content, source.parent, ("--no-project", "--python", python), tuple(steps))
 
@@ -208,7 +209,7 @@ def _wanted_python(version: object) -> str:
 
 
 def _from(folder: Path, line: str) -> str:
-    """Return a requirement line with the whole path of the file that it refers to."""
+    """Return a requirement line with the absolute path of its file."""
     option, _, value = line.strip().partition(" ")
     if option in ("-r", "-c", "--requirement", "--constraint") and value.strip():
         return f"{option} {folder / value.strip()}"
@@ -262,7 +263,7 @@ def find_uv(report: Report) -> str:
     """Find uv on PATH, next to radt's interpreter, or where its installer puts it.
 
     Raises:
-        EnvironmentBuildError: It is in none of these places.
+        EnvironmentBuildError: uv is in none of these places.
     """
     places = [Path(sys.executable).parent, Path.home() / ".local/bin", Path.home() / ".cargo/bin"]
     uv = shutil.which("uv") or next(

@@ -1,9 +1,9 @@
 """Import from MLflow every minute: ``python -m radt.importers``, beside a dashboard.
 
-A process of its own: MLflow and Arrow take hundreds of megabytes. It reads one line of JSON from
-its standard input, with the tracking URI and the store (not from its command line, which all users
-can read), writes each `radt.importers.status.ImportStatus` as a line of JSON, and ends with its
-input.
+A separate process, because MLflow and Arrow need hundreds of megabytes. It reads one line of JSON
+from its standard input, with the tracking URI and the store (the command line would be readable by
+all users), writes each `radt.importers.status.ImportStatus` as a line of JSON, and exits when its
+input ends.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from radt.store.writer import StoreWriter  # noqa: E402
 
 log = logging.getLogger(__name__)
 
-#: Behind the training processes that may be on this machine.
+#: Lower priority than training processes on this machine.
 _NICENESS = 5
 _INTERVAL_S = 60.0
-#: Importing takes at most one part in this many of the time: to list 10,000 runs takes seconds.
+#: Importing may take at most 1/N of the time: listing 10,000 runs takes seconds.
 _SHARE = 10
 _PROGRESS_S = 1.0
 
 
 def main() -> None:
-    """Import until the standard input ends."""
+    """Import until standard input ends."""
     task = json.loads(sys.stdin.readline() or "{}")
     if not task:
         return
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _end_with_input() -> None:
-    """End at once, also in the middle of an import: the next one goes on from there."""
+    """Exit at once, even during an import: the next one resumes it."""
     sys.stdin.read()
     os._exit(0)
 
@@ -64,14 +64,14 @@ class _Importer:
         self._printed_s = 0.0
 
     def run_once(self) -> None:
-        """Import what is new; an error is printed and not raised."""
+        """Import new data; errors are printed, not raised."""
         try:
             self._source.connect()
             with StoreWriter(self._store) as writer:
                 result = MlflowImport(self._source, writer, progress=self._progress).run()
         except RadtError as error:
             _print(ImportStatus.of_error(error))
-        # The dashboard goes on, and the next minute may go better.
+        # The dashboard continues, and the next attempt may succeed.
         except Exception as error:
             log.exception("importing from %s", self._source.where)
             _print(

@@ -1,8 +1,8 @@
-"""CSV logs: one file is one run, one row a step, one column a metric.
+"""CSV logs: a file is a run, a row is a step, a column is a metric.
 
 Lightning's ``CSVLogger`` leaves cells empty and writes ``hparams.yaml`` beside its file; Keras'
-``CSVLogger`` has an ``epoch`` column. Without a column of times all points have the time at which
-the file was last written.
+``CSVLogger`` has an ``epoch`` column. Without a column of times, all points have the file's
+modification time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from radt.model import NO_STEP
 _STEPS = ("step", "global_step", "_step", "iteration", "iter")
 _EPOCHS = ("epoch",)
 _TIMES = ("time", "timestamp", "wall_time", "created_at", "_timestamp", "date", "datetime")
-#: Numbers before September 2001 are not a time of day: seconds since the start of the run.
+#: Smaller numbers (before September 2001) are not a time of day but seconds since the run's start.
 _EARLIEST_S = 1e9
 _LATEST_S = 9e9
 
@@ -92,7 +92,7 @@ def _read(run: FileRun, facts: RunFacts) -> Iterator[Point]:
 
 
 class _Ended:
-    """Lines of a file; ``is_whole`` is False after one that is still being written."""
+    """Lines of a file; ``is_whole`` is False after a line that is still being written."""
 
     def __init__(self, lines: Iterator[str], *, at_rest: bool) -> None:
         self._lines = lines
@@ -107,7 +107,7 @@ class _Ended:
 
 def _name(path: Path, root: Path) -> str:
     parts = path.relative_to(root).with_suffix("").parts
-    # Lightning calls all its files the same.
+    # Lightning gives all its files the same name.
     return "/".join(parts[:-1] if parts[-1] == "metrics" and len(parts) > 1 else parts)
 
 
@@ -124,12 +124,12 @@ def _number(cell: str) -> float | None:
 
 
 def _step(value: float | None) -> int:
-    # Steps are 64-bit integers; infinity and NaN are none.
+    # Steps are 64-bit integers; infinity and NaN are not valid.
     return NO_STEP if value is None or not abs(value) < 2**62 else int(value)
 
 
 def _time_ns(cell: str) -> int | None:
-    """Return a time of day in ns, from seconds since the epoch or ISO 8601; None for others."""
+    """Return a time of day in ns, from seconds since the epoch or ISO 8601, else None."""
     seconds = _number(cell)
     if seconds is None:
         try:

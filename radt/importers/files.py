@@ -89,7 +89,7 @@ class Reader(Protocol):
         Fills in ``facts``; ``started_ns`` and ``ended_ns`` stay None where the points say it.
 
         Raises:
-            SourceError: Nothing of it can be read.
+            SourceError: The run is unreadable.
         """
         ...
 

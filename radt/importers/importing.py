@@ -107,7 +107,7 @@ class Import:
                 result.imported += 1
 
     def _update_workloads(self, reader: StoreReader, placed: Sequence[Placed]) -> None:
-        """Write the workloads whose status changed though none of their runs did."""
+        """Write workloads whose status changed although none of their runs did."""
         stored = {workload.workload_id: workload for workload in reader.workloads()}
         heads = {place.record.run_id for place in placed}
         wanted = {place.workload.workload_id: place.workload for place in placed}

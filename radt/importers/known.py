@@ -1,4 +1,4 @@
-"""Which runs a store has already, and whether they came from an import."""
+"""Find the runs that a store already has, and whether they were imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PRUNED = text("SELECT run_id FROM pruned")
 def known_runs(reader: StoreReader) -> dict[str, str | None]:
     """Return the value of the tag IMPORTED by run id; None for runs that were not imported.
 
-    MLflow's ids of recorded runs count as such, and so do runs that were pruned.
+    MLflow's ids of recorded runs and pruned runs count as recorded, too.
     """
     known: dict[str, str | None] = {}
     with reader.snapshot() as connection:

@@ -1,6 +1,6 @@
 """Read runs from an MLflow server, database or folder, through MLflow's own client.
 
-Importing this module imports MLflow, which takes seconds: only processes that import do it.
+Importing this module imports MLflow, which takes seconds, so only import processes do it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from radt.model import RunStatus
 from radt.store.records import Samples
 from radt.tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, RUN_ID, WORKLOAD_ID
 
-#: Runs of one request: their last metrics, parameters and tags are in the answer.
+#: Runs per request, whose last metrics, parameters and tags are in the response.
 RUNS_PER_PAGE = 500
-#: Points of one request, the most that MLflow gives.
+#: Points per request: MLflow's maximum.
 POINTS_PER_PAGE = 25_000
-#: What MLflow's databases hold in place of infinity (mlflow/store/tracking/sqlalchemy_store.py).
+#: Replacement of infinity in MLflow's databases (mlflow/store/tracking/sqlalchemy_store.py).
 _LARGEST = 1.7976931348623157e308
 NS_PER_MS = 1_000_000
-#: Points of one metric of up to 100 runs; MLflow's own pages use it, its client does not.
+#: Endpoint for points of one metric of up to 100 runs; MLflow's pages use it, its client does not.
 _BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
 RUNS_PER_BULK = 100
 _request: Any = http_request
 _page_token: Any = SearchUtils.create_page_token
-#: Some programs log nanoseconds where MLflow expects milliseconds; later times do not fit.
+#: Some programs log nanoseconds although MLflow expects milliseconds; later times do not fit.
 _MAX_MS = 2**63 // NS_PER_MS - 1
 _SHORT_ID = 8
 _STATUSES = {
@@ -69,7 +69,7 @@ class MlflowRun(SourceRun):
 
 
 class MlflowReader:
-    """One MLflow, read only. Thread-safe once `connect` was called.
+    """One MLflow, read only. Thread-safe after `connect`.
 
     Args:
         uri: ``http(s)://…``, ``sqlite:///FILE``, ``postgresql://…``, or the folder of a file store.
@@ -81,11 +81,11 @@ class MlflowReader:
         self._target = MlflowTarget(uri)
 
     def connect(self) -> None:
-        """Reach the server, or open the database.
+        """Connect to the server, or open the database.
 
         Raises:
             UsageError: The file or folder does not exist: MLflow would create it.
-            TrackingError: The server or database does not answer.
+            TrackingError: The server or database does not respond.
         """
         if not _may_exist(self.uri):
             raise UsageError(
@@ -97,7 +97,7 @@ class MlflowReader:
             self._target.connect()
 
     def experiments(self) -> dict[str, str]:
-        """Return the ids of all experiments that are not deleted, by name."""
+        """Return the ids of all undeleted experiments, by name."""
         ids: dict[str, str] = {}
         token = None
         while True:
@@ -108,7 +108,7 @@ class MlflowReader:
                 return ids
 
     def runs(self, experiment_id: str, experiment: str) -> Iterator[MlflowRun]:
-        """Yield the runs of an experiment that are not deleted, without parameters and metrics."""
+        """Yield the undeleted runs of an experiment, without parameters and metrics."""
         token = None
         while True:
             with self._errors():
@@ -124,7 +124,7 @@ class MlflowReader:
                 return
 
     def details(self, run_id: str, experiment: str) -> tuple[MlflowRun, Run]:
-        """Return a run as `runs` does, and as MLflow has it."""
+        """Return a run as `runs` does, and MLflow's own object."""
         with self._errors():
             run = self._client.get_run(run_id)
         return self._run_of(run, experiment), run
@@ -134,20 +134,20 @@ class MlflowReader:
 
         Args:
             run_id: MLflow's id.
-            metric: Its key.
-            first: How many points to leave out; MLflow orders them by time, step and value (a file
-                store as they were logged).
+            metric: The metric's key.
+            first: Number of points to skip; MLflow orders them by time, step and value (a file
+                store in the order of logging).
         """
         token = _page_token(first) if first else None
         with self._errors():
-            # The client reads all pages; only its store can begin at one.
+            # The client reads all pages; only its store can begin at a given page.
             page = self._client._tracking_client.store.get_metric_history(  # noqa: SLF001
                 run_id, metric, max_results=POINTS_PER_PAGE, page_token=token
             )
         return samples_of(page), bool(page.token)
 
     def histories(self, run_ids: Sequence[str], metric: str) -> dict[str, Samples]:
-        """Return all points of a metric by run, of those runs whose points are all in one answer.
+        """Return all points of a metric by run, for runs whose points fit in one response.
 
         One request takes a database about as long for 100 short runs as for one: SQLite searches
         all points of the metric each time.
@@ -173,7 +173,7 @@ class MlflowReader:
         for run_id, point in points:
             points_of.setdefault(str(run_id), []).append(point)
         if len(points) >= POINTS_PER_PAGE:
-            points_of.popitem()  # they are in the order of runs: the last one may go on
+            points_of.popitem()  # they are in the order of runs: the last run may be incomplete
         return {run_id: samples_of(of_run) for run_id, of_run in points_of.items()}
 
     def _run_of(self, run: Run, experiment: str) -> MlflowRun:
@@ -220,10 +220,9 @@ class MlflowReader:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """
-        Raises:
-            RefusedError: MLflow answers and refuses this request, or has the run no longer.
-            TrackingError: It does not answer.
+        """Raises:
+        RefusedError: MLflow refuses this request, or no longer has the run.
+        TrackingError: MLflow does not respond.
         """
         try:
             with translated_errors():
@@ -238,7 +237,7 @@ class MlflowReader:
 
 
 class _Point:
-    """A point in JSON, with the attributes of MLflow's."""
+    """A point in JSON, with the attributes of MLflow's points."""
 
     __slots__ = ("step", "timestamp", "value")
 

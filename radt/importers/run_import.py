@@ -29,12 +29,12 @@ from radt.tags import IMPORTED
 
 #: Points that are held in memory and written in one transaction, about.
 _POINTS_PER_TRANSACTION = 400_000
-#: A run that another importer changed meanwhile is begun again so often.
+#: Maximum number of restarts for a run that another importer changes meanwhile.
 _TRIES = 5
 
 
 class _ChangedError(StoreError):
-    """Somebody else imports the same run."""
+    """Another process imports the same run."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class RunImport:
         self._held = 0
 
     def run(self) -> RunFacts:
-        """Import what is new of it; again from the start if another importer was faster."""
+        """Import its new data; restart if another importer was faster."""
         for left in reversed(range(_TRIES)):
             try:
                 return self._import()
@@ -305,7 +305,7 @@ def _identity(series: SeriesRecord) -> tuple[str, ...]:
 
 
 def _points(samples: Samples, has_times: bool = True) -> list[tuple[int, int, int]]:
-    """Return points as time, value (its bits) and step, with 0 for none as MLflow has it."""
+    """Return points as time, value (its bits) and step, with 0 for a missing step as in MLflow."""
     values = np.where(np.isnan(samples.values), np.nan, samples.values) + 0.0
     steps = np.zeros(len(samples), dtype=np.int64) if samples.steps is None else samples.steps
     steps = np.where(steps == NO_STEP, 0, steps)

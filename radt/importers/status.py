@@ -1,4 +1,4 @@
-"""The progress and the result of an import, as its process tells the dashboard and people."""
+"""Progress and result of an import, reported by its process to the dashboard and users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from radt.units import plural
 
 @dataclass(slots=True)
 class ImportResult:
-    """How many runs were imported for the first time, updated, or as they were.
+    """Number of runs imported for the first time, updated, and unchanged.
 
     ``without_archive`` are runs that radt recorded and that have no archive yet; ``empty`` hold
     nothing yet; ``failed`` are names and errors of single runs; ``damaged`` names what was left out
@@ -30,7 +30,7 @@ class ImportResult:
 
     @property
     def done(self) -> int:
-        """How many runs were looked at."""
+        """Return the number of checked runs."""
         counts = (self.imported, self.updated, self.unchanged, self.without_archive, self.empty)
         return sum(counts) + len(self.failed)
 
@@ -50,9 +50,9 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class ImportStatus:
-    """One line of the process that imports for a dashboard.
+    """One line from the process that imports for a dashboard.
 
-    ``summary`` is empty while it imports and after an error; ``error`` is empty while it works.
+    ``summary`` is empty during an import and after an error; ``error`` is empty without an error.
     """
 
     done: int = 0
@@ -74,9 +74,8 @@ class ImportStatus:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """
-        Raises:
-            ValueError: The line is something else.
+        """Raises:
+        ValueError: The line is not a status.
         """
         try:
             return cls(**json.loads(line))

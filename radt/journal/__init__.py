@@ -1,1 +1,1 @@
-"""The journal: what training processes log, in files that survive the processes."""
+"""The journal: training processes log into files that survive the processes."""

@@ -42,23 +42,24 @@ from radt.journal.format import (
 )
 from radt.procfs import boot_id, own_start_ticks
 
-#: Where the lowest byte of a record's kind stands; no kind is larger than a byte.
+#: Offset of the lowest byte of a record's kind; no kind exceeds a byte.
 _KIND_OFFSET = RECORD_BYTES - 4
-#: What a line ends with of which a full disk took only a part; it is written again.
+#: Ends a line of which a full disk took only a part; the line is written again.
 TAKEN_BACK = b"\x18\n"
 
 # Segments -----------------------------------------------------------------------------------------
 
 
 class Segment:
-    """A file of fixed size that is mapped and filled with records (`radt.journal.format`).
+    """A mapped file of fixed size, filled with records (`radt.journal.format`).
 
-    Its blocks are allocated here, so that a full disk is an error of this call: a store into a
-    mapping that finds no block kills the process (SIGBUS). The pages are made present here too,
-    so that logging does not stumble over them one by one.
+    Its disk blocks are allocated here, so that a full disk is an error of this call: writing to a
+    mapping without a block kills the process (SIGBUS). The pages are also loaded here, to spare
+    logging a page fault for each.
 
     Raises:
-        OSError: No space, no quota, a limit on file sizes, no such folder.
+        OSError: The disk is full, a quota or file size limit is exceeded, or the folder does not
+            exist.
     """
 
     __slots__ = ("_file", "_unsealed", "records", "reserve", "take", "written")
@@ -83,17 +84,18 @@ class Segment:
         self.written = whole[WRITTEN_OFFSET : WRITTEN_OFFSET + WRITTEN.size].cast("I")
         #: Gives the next slot, which may lie behind the end.
         self.take = count().__next__
-        #: Blocks whose last slot is written, but not yet one before it: its thread lost its turn.
+        #: Blocks whose last slot is written before one of the others: that one's thread was
+        #: suspended.
         self._unsealed: list[int] = []
 
     def seal(self, slot: int) -> None:
-        """Seal the block that ends with this slot, which was written just now."""
+        """Seal the block that ends with this slot, which was just written."""
         if slot < SEGMENT_SLOTS:
             self._unsealed.append(slot // BLOCK_SLOTS)
             self._seal_all()
 
     def seal_rest(self) -> int:
-        """Seal the records of the last block, as nothing more is written; return their number."""
+        """Seal the records of the last block of a finished journal; return their number."""
         self._seal_all()
         taken = min(self.take(), SEGMENT_SLOTS)
         if taken % BLOCK_SLOTS:
@@ -101,13 +103,13 @@ class Segment:
         return taken
 
     def _seal_all(self) -> None:
-        for block in self._unsealed.copy():  # other threads, and signal handlers, seal too
+        for block in self._unsealed.copy():  # other threads and signal handlers seal too
             if self._seal(block, BLOCK_SLOTS):
                 with suppress(ValueError):
                     self._unsealed.remove(block)
 
     def _seal(self, block: int, slots: int) -> bool:
-        """Seal a block's first slots; False if one of them is not written."""
+        """Seal a block's first slots; return False if one of them is not written."""
         start = block * BLOCK_BYTES
         data = bytes(self.records[start : start + slots * RECORD_BYTES])
         if 0 in data[_KIND_OFFSET::RECORD_BYTES]:
@@ -121,20 +123,20 @@ def discard(folder: str, number: int) -> None:
     try:
         os.unlink(f"{folder}/{segment_name(number)}")  # noqa: PTH108
     except OSError:
-        pass  # gone with its folder, or left for whoever removes that
+        pass  # gone with its folder, or left for the removal of the folder
 
 
 # The events file ----------------------------------------------------------------------------------
 
 
 class EventLog:
-    """Appends lines; each is there as a whole or not at all. Not thread-safe."""
+    """Appends lines atomically. Not thread-safe."""
 
     def __init__(self, folder: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(f"{folder}/{EVENTS_FILE}", flags, 0o600)
-        # The sign of life, also for those who cannot see this process (another container).
-        with suppress(OSError):  # a file system without locks; the process's number is left
+        # Shows that the process is alive, also outside its container.
+        with suppress(OSError):  # a file system without locks; readers use the process id
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._torn = False
 
@@ -142,7 +144,7 @@ class EventLog:
         """Write one event.
 
         Raises:
-            OSError: It could not be written, and was not.
+            OSError: The event could not be written; the file is unchanged.
         """
         line = sealed_line({"event": kind} | dict(fields))
         data = (TAKEN_BACK if self._torn else b"") + line + b"\n"
@@ -164,7 +166,7 @@ class EventLog:
             self._torn = True
 
     def size(self) -> int:
-        """Return how many bytes the file has."""
+        """Return the size of the file in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
@@ -175,12 +177,12 @@ class EventLog:
 
 
 def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
-    """Make a folder for the calling process, complete with who it is, and return its path.
+    """Create a folder for the calling process, including its metadata, and return its path.
 
     Args:
-        journal: The run's journal folder (`radt.home.RunDir.journal`); made if it is missing.
+        journal: The run's journal folder (`radt.home.RunDir.journal`); created if missing.
         main: False for a forked child.
-        rank: Of distributed training, None outside of it.
+        rank: Rank in distributed training, else None.
 
     Raises:
         OSError: The disk is full or the folder may not be written.
@@ -211,13 +213,13 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
             lines.write(sealed_line({"event": EventKind.META} | fields) + b"\n")
         os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - readers see it whole or not
     except OSError:
-        shutil.rmtree(hidden, ignore_errors=True)  # a full disk is tried again every second
+        shutil.rmtree(hidden, ignore_errors=True)  # with a full disk, this is retried every second
         raise
     return f"{journal}/{name}"
 
 
 def mark_closed(folder: str, written: End) -> None:
-    """Leave word that nothing will be added to a process's folder, and what is in it."""
+    """Mark a process's folder as complete, with the size of its content."""
     try:
         descriptor = os.open(f"{folder}/{CLOSED_FILE}", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -225,14 +227,14 @@ def mark_closed(folder: str, written: End) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        pass  # the reader then goes by the end of the process, and by what it finds
+        pass  # the reader then relies on the process's exit and the content itself
 
 
 def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:
-    """The process's name within the run: a file of that name, made by whoever comes first."""
+    """Return the process's name within the run, claimed by creating a file of that name."""
     base = f"rank {rank}" if rank else ""
     if main and rank is not None:
-        return base  # a rank that was restarted carries on as itself
+        return base  # a restarted rank keeps its name
     labels = f"{journal}/{LABELS_FOLDER}"
     os.makedirs(labels, exist_ok=True)  # noqa: PTH103
     if main and _claim(f"{labels}/main"):
@@ -245,12 +247,12 @@ def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:
 
 
 def _claim(path: str) -> bool:
-    """Return whether the label is the caller's: claimed now, or before by this very process."""
+    """Return whether the calling process has the label, from now or earlier."""
     owner = f"{os.getpid()} {own_start_ticks()}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        # A script that replaced itself (exec) is still the process that it was.
+        # A script that replaced itself (exec) is still the same process.
         with open(path, encoding="ascii") as file:  # noqa: PTH123
             return file.read() == owner
     try:

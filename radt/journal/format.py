@@ -9,12 +9,12 @@
         ├── events.jsonl        that again; names, params, tags, how it ended: a line each, JSON
         │                       and a checksum
         ├── segment-000000.bin  a head, and 32-byte records in the order of their slots
-        └── closed              there once the process has said all: how much it was (`End`)
+        └── closed              written last: the size of its content (`End`)
 
 A record is eight-byte aligned, little-endian: monotonic ns (i64), step (i64), value (f64), name id
-(u32), kind (u32). The kind is written last; while it is 0 the record is not there, be it not yet
-or, when its writer was killed meanwhile, not ever. What a name id means stands in an event that
-is written before the id is used for the first time.
+(u32), kind (u32). The kind is written last; while it is 0 the record does not exist: it is
+unfinished, or its writer was killed. An event that is written before the first use of a name id
+gives its name.
 
 A segment is checked in blocks of 128 records. Its head has a seal for each (u64): the CRC-32 of
 the block's first records in the lower half, in the upper one how many records those are. A block
@@ -22,14 +22,13 @@ is sealed once its last record is written, the last one of a process as it close
 values that a killed process wrote into its last block have no seal; how many slots of the segment
 were written, the head says (u32), so that those that are cut off or overwritten are counted.
 
-The head also holds a record in reserve, which readers find behind the last slot: it counts what
-could not be written because there was no space for another segment. Its value, and its step too,
-grows while its kind is 0, and its kind is given when the process moves on or ends
-(`RecordKind.DROPPED`, or `VOID` where all was written). So the count needs no space, and is there
-after a kill.
+The head also holds a reserve record, which readers find after the last slot: it counts the records
+that were not written because there was no space for another segment. Its value and step grow while
+its kind is 0; the kind is set when the process moves on or ends (`RecordKind.DROPPED`, or `VOID` if
+all was written). So the count needs no space and survives a kill.
 
-Version 1 had no checksums, no head, and the record in reserve behind the others. Imports the
-standard library only.
+Version 1 had no checksums and no head; its reserve record followed the others. Imports the standard
+library only.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 FORMAT_VERSION = 2
-#: Native order, so that a field is one aligned store; that it is little-endian is checked here.
+#: Native order, so that a field is one aligned store; little-endianness is checked here.
 RECORD = struct.Struct("@qqdII")
 RECORD_BYTES = 32
 if sys.byteorder != "little":  # pragma: no cover - no such machine trains anything
     raise ImportError("radt's journal needs a little-endian machine")
 
-#: 8,192 records, without the head: preparing a segment takes some 0.3 ms, and that is all that
-#: logging ever waits.
+#: 8,192 records, without the head: preparing a segment takes about 0.3 ms, which is the longest
+#: that logging ever waits.
 SEGMENT_BYTES = 256 * 1024
 SEGMENT_SLOTS = SEGMENT_BYTES // RECORD_BYTES
 
-#: Sealing a block takes some 3 µs. One call in 128 is less than one in a hundred.
+#: Sealing a block takes about 3 µs, in less than one of a hundred calls.
 BLOCK_SLOTS = 128
 BLOCK_BYTES = BLOCK_SLOTS * RECORD_BYTES
 #: One aligned store: a killed process leaves a whole seal or none.
 SEAL = struct.Struct("@Q")
 SEALS_BYTES = SEGMENT_SLOTS // BLOCK_SLOTS * SEAL.size
-#: Where the record in reserve stands: behind the seals.
+#: Offset of the reserve record: after the seals.
 RESERVE_OFFSET = SEALS_BYTES
 #: Where the number of written slots stands.
 WRITTEN = struct.Struct("@I")
@@ -75,19 +74,19 @@ LABELS_FOLDER = "labels"
 
 
 class RecordKind(IntEnum):
-    """What a record means. Kinds that a reader does not know are skipped."""
+    """Kind of a record. Readers skip unknown kinds."""
 
     SCALAR = 1
     EPOCH_BEGIN = 2  # step: the epoch; value: a token that its end repeats
     EPOCH_END = 3
     SPAN_BEGIN = 4  # value: a token that its end repeats
     SPAN_END = 5
-    DROPPED = 6  # value: how many records could not be written before this one
-    VOID = 7  # a slot that was taken and then not needed
+    DROPPED = 6  # value: number of records before this one that could not be written
+    VOID = 7  # a slot that was taken but then not needed
 
 
 class EventKind(StrEnum):
-    """What a line of the events file says, in its field ``event``."""
+    """Kind of a line of the events file, in its field ``event``."""
 
     META = "meta"  # the first line, a copy of the file: the fields of `JournalMeta`
     NAME = "name"  # id, name
@@ -100,12 +99,12 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalMeta:
-    """Who writes a journal.
+    """The process that writes a journal.
 
     ``label`` names the process within its run: empty for the first, else ``rank 1``, ``child 2``.
-    ``start_ticks`` is the process's start time as the kernel counts it, which together with
-    ``boot_id`` tells the process from a later one with the same number. ``main`` is False for
-    forked children. ``offset_ns`` added to monotonic times makes wall-clock times.
+    ``start_ticks`` is the kernel's start time of the process, which together with ``boot_id``
+    distinguishes it from a later process with the same id. ``main`` is False for forked children.
+    ``offset_ns`` added to monotonic times gives wall-clock times.
     """
 
     pid: int
@@ -148,9 +147,9 @@ def _checksum(fields: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How much a process had written as it closed its journal.
+    """Amount of data that a process had written when it closed its journal.
 
-    ``segment`` is the last one (-1: none), ``slot`` the first of its slots that was not taken,
+    ``segment`` is the last segment (-1: none), ``slot`` the first unused slot in it,
     ``event_bytes`` the size of the events file.
     """
 
@@ -165,14 +164,14 @@ def seal_of(data: bytes) -> int:
 
 
 def sealed_line(fields: Mapping[str, Any]) -> bytes:
-    """Return a line of text: JSON, a blank, and the JSON's checksum, without a line end."""
-    # ASCII with escapes: any text survives, lone surrogates of odd file names included.
+    """Return a line of text: JSON, a space and the JSON's checksum, without a line end."""
+    # ASCII with escapes: any text survives, including lone surrogates of odd file names.
     text = json.dumps(fields, separators=(",", ":")).encode("ascii")
     return text + b" %08x" % zlib.crc32(text)
 
 
 def read_line(line: bytes, version: int = FORMAT_VERSION) -> dict[str, Any] | None:
-    """Return what a line says; None if it is damaged. Lines of version 1 have no checksum."""
+    """Return the content of a line; None if it is damaged. Lines of version 1 have no checksum."""
     text = line
     if version > 1:
         text, _, checksum = line.rpartition(b" ")
@@ -186,5 +185,5 @@ def read_line(line: bytes, version: int = FORMAT_VERSION) -> dict[str, Any] | No
 
 
 def segment_name(number: int) -> str:
-    """File name of a segment."""
+    """Return the file name of a segment."""
     return f"segment-{number:06d}.bin"

@@ -1,4 +1,4 @@
-"""Read the journals of all processes of a run, while they are written or afterwards."""
+"""Read the journals of all processes of a run, live or afterwards."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from radt.store.records import Float64Array, Int64Array, JournalCursor
 
 @dataclass(frozen=True, slots=True)
 class ScalarColumn:
-    """New values of one metric of one process: three arrays of one length, in slot order.
+    """New values of one metric of one process: three arrays of equal length, in slot order.
 
-    ``process`` is empty for the run's first process, else ``rank 1``, ``child 2``. ``times_ns``
-    are monotonic; ``steps`` hold `radt.model.NO_STEP` where none was given. ``series`` says more of
-    what radt itself reads inside the process, and ``name`` is then its metric; None for what the
-    script logs.
+    ``process`` is empty for the run's first process, else ``rank 1``, ``child 2``. ``times_ns`` are
+    monotonic; ``steps`` hold `radt.model.NO_STEP` for missing steps. ``series`` describes a value
+    that radt itself reads inside the process, and ``name`` is then its metric; it is None for the
+    script's own metrics.
     """
 
     process: str
@@ -40,7 +40,7 @@ class ScalarColumn:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """The begin or end of an epoch or span; both bear the same ``token``, unique in a process.
+    """Begin or end of an epoch or span; both have the same ``token``, unique in a process.
 
     ``step`` is the epoch's number, None for spans.
     """
@@ -56,7 +56,7 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How the run's first process says that the run ended; ``reason`` is empty if all is well."""
+    """End of the run as its first process reports it; ``reason`` is empty on success."""
 
     status: RunStatus
     reason: str = ""
@@ -64,12 +64,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class JournalBatch:
-    """What is new in all journals of a run.
+    """New data in all journals of a run.
 
     ``pids`` are all processes that have a journal. ``dropped`` counts records that could not be
-    written, mostly for want of disk space, ``lost`` those that damaged files have cost,
-    ``lost_events`` damaged lines of events files (params, tags, names). ``cursors`` belong into
-    the transaction that stores the rest; ``more`` says that the limit was reached.
+    written, mostly because the disk was full, ``lost`` those lost in damaged files, ``lost_events``
+    damaged lines of events files (params, tags, names). ``cursors`` belong in the transaction that
+    stores the rest; ``more``: the limit was reached.
     """
 
     scalars: list[ScalarColumn] = field(default_factory=list)
@@ -96,11 +96,11 @@ _MARKS = {
 
 
 class JournalReader:
-    """Reads what is new since the last read, exactly once.
+    """Reads the data that is new since the last read, exactly once.
 
     Args:
         journal_dir: The run's journal folder; may not exist yet.
-        cursors: Where earlier readers, whose batches were stored, left off, by journal.
+        cursors: Positions up to which earlier readers' batches were stored, by journal.
     """
 
     def __init__(self, journal_dir: Path, cursors: Mapping[str, JournalCursor]) -> None:
@@ -114,10 +114,10 @@ class JournalReader:
         self._unwritten = _counted(cursors)
 
     def read(self, *, final: bool = False, max_records: int = 200_000) -> JournalBatch:
-        """Return what is new, of all processes.
+        """Return the new data of all processes.
 
-        The reader goes on from there: keep the batch until it is stored, or make a new reader
-        from the stored cursors.
+        The reader then continues after this data: keep the batch until it is stored, or create a
+        new reader from the stored cursors.
 
         Args:
             final: The processes are gone: wait for nothing, take all that is there.
@@ -206,18 +206,18 @@ class JournalReader:
         return ending
 
     def metas(self) -> list[JournalMeta]:
-        """Who writes or wrote here, as far as that can be read."""
+        """Return the metadata of all readable journals."""
         self._find_sources()
         return [source.meta for source in self._sources.values()]
 
     @property
     def being_written(self) -> bool:
-        """Whether a process lives that has not closed its journal."""
+        """Return whether a live process has not closed its journal."""
         self._find_sources()
         return any(source.writing() is Writing.LIVE for source in self._sources.values())
 
     def stands_at(self, stored: Mapping[str, JournalCursor]) -> bool:
-        """Whether this reader would go on where the store left off: nobody else has read since."""
+        """Return whether this reader is at the store's position: nobody has read since."""
         return self._unwritten == _counted(stored) and all(
             source.cursor == stored.get(name, JournalCursor(name))
             for name, source in self._sources.items()
@@ -225,16 +225,16 @@ class JournalReader:
 
     @property
     def unreadable(self) -> frozenset[str]:
-        """Journals that are damaged, or of a later version."""
+        """Return the journals that are damaged or of a later version."""
         return frozenset(self._unreadable)
 
     def delete_consumed(
         self, cursors: Iterable[JournalCursor], *, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Remove segments wholly behind the cursors, which were stored.
+        """Remove segments wholly before the cursors, which were stored.
 
         Args:
-            before: Called first if there are any.
+            before: Called before the first removal.
         """
         behind = [
             path
@@ -248,10 +248,10 @@ class JournalReader:
             path.unlink(missing_ok=True)
 
     def remove_finished(self) -> None:
-        """Remove the journals that were read to their end and whose processes are gone.
+        """Remove the journals that were read to their end and whose processes have exited.
 
-        For a run that has ended and is stored: a journal takes half a megabyte at least, which
-        thousands of runs would keep from other uses.
+        For a run that has ended and is stored: a journal takes at least half a megabyte, which adds
+        up over thousands of runs.
         """
         for source in self._sources.values():
             try:
@@ -270,16 +270,16 @@ class JournalReader:
             if name in self._sources or name in self._unreadable or name == LABELS_FOLDER:
                 continue
             if name.startswith(".") or not folder.is_dir():
-                continue  # being made
+                continue  # being created
             try:
                 self._sources[name] = JournalSource(folder, self._cursors.get(name))
             except JournalError as error:
-                # One process's journal that cannot be read must not cost those of the others.
+                # An unreadable journal of one process must not cost those of the others.
                 log.error("%s", error)  # noqa: TRY400 - the message says it all
                 self._unreadable.add(name)
 
     def _in_turn(self) -> list[JournalSource]:
-        """All sources, another one first each time: a busy one must not starve the others."""
+        """Return all sources, each time starting with another, so that none starves."""
         sources = list(self._sources.values())
         if not sources:
             return []
@@ -296,7 +296,7 @@ def _texts(event: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
-    """Put records into columns and marks; returns how many say that others were dropped."""
+    """Sort records into columns and marks; return the number of dropped ones they report."""
     process = source.meta.label
     scalars = records[records["kind"] == RecordKind.SCALAR]
     order = np.argsort(scalars["name_id"], kind="stable")

@@ -1,4 +1,4 @@
-"""The journal of one process, as its reader sees it."""
+"""Read the journal of one process."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ RECORD_DTYPE = np.dtype(
 )
 Records = npt.NDArray[np.void]
 
-#: How long to wait for a slot that was taken and is not written, while its process lives. A thread
-#: may lose its turn at that point; one that was interrupted there (Ctrl-C) never comes back.
+#: How long to wait for a taken but unwritten slot while its process lives. A thread may be
+#: suspended at that point; one that was interrupted there (Ctrl-C) never writes it.
 PATIENCE_S = 2.0
 _BLOCK = 1024
-#: So far before the journal was made, or behind the present, a time is not believed.
+#: A time this much before the journal's creation, or in the future, is implausible.
 _TIME_SLACK_NS = 60 * 10**9
-#: A hole that is wider was not left by threads that were interrupted while they logged.
+#: A wider hole cannot come from threads that were interrupted while they logged.
 _THREADS_AMID = 16
 _RESERVE_SLOT = SEGMENT_SLOTS
 _MAX_NAMES = 10**7
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 class Writing(Enum):
-    """Whether more may come from a process."""
+    """Whether a process may write more."""
 
     LIVE = auto()
     OVER = auto()
@@ -82,7 +82,7 @@ class _Slot:
 
 
 class JournalSource:
-    """Reads forward from a cursor; what it returned it returns no second time.
+    """Reads forward from a cursor and returns each record once.
 
     Raises:
         JournalError: The folder is not a journal that this version can read.
@@ -98,33 +98,33 @@ class JournalSource:
         self._event_offset = cursor.event_offset
         self._names = list(cursor.names)
         self._hole: tuple[_Slot, float] | None = None
-        #: Slots that were not waited for any longer and may be written yet.
+        #: Slots given up waiting for, which may still be written.
         self._late: set[_Slot] = set()
-        #: All is read, and nothing more will come.
+        #: Everything is read, and nothing more will follow.
         self.exhausted = False
-        #: How many values were lost to damaged files; whoever takes that sets it back to 0.
+        #: Number of values lost in damaged files; the reader resets it to 0.
         self.lost = 0
-        #: How many events were, the same way.
+        #: Number of events lost, likewise.
         self.lost_events = 0
         self._checked = self.meta.format_version > 1
         self._kept: set[str] = set()
-        #: How much was written, once the process has said so.
+        #: Amount of data written, once the process has reported it.
         self._end: End | None = None
 
     @property
     def cursor(self) -> JournalCursor:
-        """Where reading goes on."""
+        """Return the position of the next read."""
         return JournalCursor(
             self.name, self._segment, self._slot, self._event_offset, tuple(self._names)
         )
 
     def name_of(self, name_id: int) -> str | None:
-        """Return what a record's name id means; None if the line that says so is damaged."""
+        """Return the name of a record's name id; None if the line that defines it is damaged."""
         name = self._names[name_id] if name_id < len(self._names) else ""
         return name or None
 
     def writing(self) -> Writing:
-        """Return whether the process is there and has not closed its journal."""
+        """Return whether the process is alive and has not closed its journal."""
         if (self._folder / CLOSED_FILE).exists():
             return Writing.OVER
         if self.meta.boot_id != boot_id():
@@ -133,8 +133,8 @@ class JournalSource:
         return Writing.LIVE if alive or _locked(self._folder / EVENTS_FILE) else Writing.OVER
 
     def read(self, limit: int, *, final: bool) -> Records:
-        """Up to ``limit`` new records, in slot order; with ``final`` nothing is waited for."""
-        # Asked before anything is read: what a process wrote before its end is then there.
+        """Return up to ``limit`` new records in slot order; ``final`` avoids waiting."""
+        # Checked before reading, so that everything a process wrote before its exit is found.
         over = final or self.writing() is Writing.OVER
         self._end = self._read_end() if over else None
         parts = [self._read_late()] if self._late else []
@@ -151,7 +151,7 @@ class JournalSource:
         return np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
 
     def read_events(self) -> list[dict[str, Any]]:
-        """New events. Read records first: their names are then defined."""
+        """Return new events. Read records first: their names are then defined."""
         events: list[dict[str, Any]] = []
         for line in self._lines(self._event_offset):
             self._event_offset += len(line) + 1
@@ -184,12 +184,12 @@ class JournalSource:
             return []
 
     def miss_event(self) -> None:
-        """Count a line that cannot be understood."""
+        """Count an unreadable line."""
         self.lost_events += 1
         self._keep(EVENTS_FILE)
 
     def _event(self, line: bytes) -> dict[str, Any] | None:
-        """Return what a line says to others; names are kept here.
+        """Return a line's event for the caller; names are kept here.
 
         Raises:
             ArithmeticError, LookupError, TypeError, ValueError: It is damaged.
@@ -197,7 +197,7 @@ class JournalSource:
         event = self._parsed(line)
         if event is None or event["event"] != EventKind.NAME:
             return event
-        number = int(event["id"])  # not always in order, and some are never used
+        number = int(event["id"])  # not always in order, and some remain unused
         if not 0 <= number < _MAX_NAMES:
             raise ValueError("a damaged number")
         self._names += [""] * (number + 1 - len(self._names))
@@ -216,7 +216,7 @@ class JournalSource:
         return event
 
     def segments_before(self, cursor: JournalCursor) -> list[Path]:
-        """Segments that lie wholly before the cursor."""
+        """Return the segments that lie wholly before the cursor."""
         waiting = {slot.segment for slot in self._late}
         return [
             path
@@ -229,20 +229,20 @@ class JournalSource:
         """Remove the journal, unless its process may still write.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: The files cannot be removed.
         """
         if self.exhausted and self.writing() is Writing.OVER:
             shutil.rmtree(self._folder)
 
     def _step(self, limit: int, *, over: bool) -> tuple[Records, bool]:
-        """Return the next block, and whether there may be more behind it."""
+        """Return the next block, and whether there may be more after it."""
         size = self._size(self._segment)
         if size is None or self._slot >= size:
             following = self._next_segment()
             if following is None:
                 return np.empty(0, RECORD_DTYPE), False
             if self._size(self._segment) != size:
-                # A process that begins makes two at once: what was missing may be there by now.
+                # A starting process creates two at once: a missing one may exist by now.
                 return np.empty(0, RECORD_DTYPE), True
             self._go_to(following, absent=size is None)
             return np.empty(0, RECORD_DTYPE), True
@@ -251,7 +251,7 @@ class JournalSource:
             if sealed is not None:
                 self._hole = None
                 return sealed, True
-            # Up to the end of this block, or the record in reserve.
+            # Up to the end of this block, or the reserve record.
             limit = min(limit, BLOCK_SLOTS - self._slot % BLOCK_SLOTS)
         block = self._load(self._segment, self._slot, min(limit, size - self._slot))
         missing = np.flatnonzero(block["kind"] == 0)
@@ -261,13 +261,13 @@ class JournalSource:
         first = int(missing[0])
         self._slot += first
         if first:
-            return self._plausible(block[:first]), True  # look again from the hole on
+            return self._plausible(block[:first]), True  # continue at the hole
         written = np.flatnonzero(block["kind"])
         if len(written):
             width = int(written[0])
         elif self._anything_after(self._slot + len(block)):
             width = len(block)
-        else:  # not a hole but the end
+        else:  # the end, not a hole
             return (self._left_counting(size) if over else block[:0]), False
         if not over and not self._waited_enough():
             return block[:0], False
@@ -275,7 +275,7 @@ class JournalSource:
         return block[:0], True
 
     def _pass_over(self, width: int, *, over: bool) -> None:
-        """Go on behind slots that are not written; a living process may write them yet."""
+        """Skip slots that are not written; a living process may still write them."""
         if not over:
             self._late |= {_Slot(self._segment, self._slot + i) for i in range(width)}
         elif self._checked:
@@ -287,19 +287,19 @@ class JournalSource:
         self._hole = None
 
     def _go_to(self, segment: int, *, absent: bool) -> None:
-        """Go on with a later segment; count those between, and this one's rest if it is absent."""
+        """Continue with a later segment; count those skipped, and this one's rest if absent."""
         if self._checked:
             skipped = (segment - self._segment - 1) * SEGMENT_SLOTS
             self._miss(skipped + (max(0, SEGMENT_SLOTS - self._slot) if absent else 0))
         self._segment, self._slot, self._hole = segment, 0, None
 
     def _sealed(self, limit: int) -> Records | None:
-        """Return the sealed blocks from here on, at least one; None if this block has no seal."""
+        """Return the next sealed blocks, at least one; None if this block has no seal."""
         if self._slot >= SEGMENT_SLOTS:
             return None
         first = self._slot // BLOCK_SLOTS
         blocks = min(1 + limit // BLOCK_SLOTS, SEGMENT_SLOTS // BLOCK_SLOTS - first)
-        # Read before the records are: a block that has a seal is complete.
+        # Read before the records: a block with a seal is complete.
         seals = self._seals()[first : first + blocks]
         offset = HEAD_BYTES + first * BLOCK_BYTES
         records = self._bytes(self._segment, offset, blocks * BLOCK_BYTES)
@@ -308,10 +308,10 @@ class JournalSource:
             slots = min(seal >> 32, BLOCK_SLOTS)
             at = block * BLOCK_BYTES
             if block * BLOCK_SLOTS + slots <= stop:
-                break  # no seal, or the one of a process's last records, which are read
+                break  # no seal, or that of a process's last records, which are read
             if seal_of(records[at : at + slots * RECORD_BYTES]) != seal:
                 if stop > start:
-                    break  # what is good comes first
+                    break  # return the good blocks first
                 self._slot = (first + block) * BLOCK_SLOTS + slots
                 self._miss(slots - start % BLOCK_SLOTS, self._segment)
                 return np.empty(0, RECORD_DTYPE)
@@ -325,12 +325,12 @@ class JournalSource:
         return self._in_life(part)
 
     def _seals(self) -> list[int]:
-        """Return the seals of the segment; 0 where a block has none."""
+        """Return the seals of the segment; 0 for a block without one."""
         data = self._bytes(self._segment, 0, RESERVE_OFFSET)
         return [seal for (seal,) in SEAL.iter_unpack(data)]
 
     def _plausible(self, records: Records) -> Records:
-        """Return those records of a block without seal that can be right; count the others."""
+        """Return the plausible records of an unsealed block; count the others."""
         if not self._checked:
             return self._in_life(records)
         known = np.isin(records["kind"], _KINDS)
@@ -340,7 +340,7 @@ class JournalSource:
         return self._in_life(records[known])
 
     def _in_life(self, records: Records) -> Records:
-        """Return those of the records whose times are of the run's life; count the others."""
+        """Return the records whose times are within the run's life; count the others."""
         created_ns, offset_ns = self.meta.created_ns, self.meta.offset_ns
         if self.meta.boot_id == boot_id():
             now_ns = time.monotonic_ns()
@@ -355,12 +355,12 @@ class JournalSource:
         return records
 
     def _miss_some(self, wrong: npt.NDArray[np.bool_]) -> None:
-        """Count the wrong ones of the records that end here, unless nobody wrote them."""
+        """Count the wrong records just before the current slot, unless they were never written."""
         if self._written_from(self._slot - len(wrong)) > 0:
             self._miss(int(wrong.sum()), self._segment)
 
     def _written_from(self, slot: int) -> int:
-        """Return how many slots of this segment were written from one on, at most."""
+        """Return how many slots of this segment, starting at ``slot``, were written at most."""
         end = self._end
         known = end is not None and end.segment == self._segment and slot < SEGMENT_SLOTS
         return (end.slot if known and end is not None else _RESERVE_SLOT + 1) - slot
@@ -380,7 +380,7 @@ class JournalSource:
         return None
 
     def _miss(self, count: int, segment: int | None = None) -> None:
-        """Count values that damage has cost, and keep the damaged file."""
+        """Count values lost to damage, and keep the damaged file."""
         if count <= 0:
             return
         self.lost += count
@@ -388,7 +388,7 @@ class JournalSource:
             self._keep(segment_name(segment))
 
     def _miss_rest(self) -> None:
-        """Count what was written and is not there any more, once all that is there was read."""
+        """Count written but missing values, once everything present was read."""
         if not self._checked or self.exhausted:
             return
         for number in self._numbers():
@@ -411,7 +411,7 @@ class JournalSource:
             return 0
 
     def _keep(self, name: str) -> None:
-        """Keep a damaged file beside the journal, where nothing removes it."""
+        """Keep a damaged file beside the journal, where it is not removed."""
         if name in self._kept:
             return
         self._kept.add(name)
@@ -427,7 +427,7 @@ class JournalSource:
             log.warning("%s could not be kept: %s", self._folder / name, error)
 
     def _left_counting(self, size: int) -> Records:
-        """Return the record in reserve, if its process was killed while it counted there."""
+        """Return the reserve record if its process was killed while it counted there."""
         last = self._load(self._segment, size - 1, 1)
         if size != _RESERVE_SLOT + 1 or not (last["value"] > 0).any():
             return np.empty(0, RECORD_DTYPE)
@@ -443,7 +443,7 @@ class JournalSource:
         return now_s - self._hole[1] >= PATIENCE_S
 
     def _read_late(self) -> Records:
-        """Records that came after their turn."""
+        """Return records that were written after their turn."""
         blocks = []
         for slot in sorted(self._late, key=lambda late: (late.segment, late.slot)):
             block = self._load(slot.segment, slot.slot, 1)
@@ -453,7 +453,7 @@ class JournalSource:
         return np.concatenate(blocks) if blocks else np.empty(0, RECORD_DTYPE)
 
     def _anything_after(self, slot: int) -> bool:
-        """Whether something is written in this segment from a slot on, or in a later segment."""
+        """Return whether this segment from a slot on, or a later segment, has records."""
         size = self._size(self._segment) or 0
         if self._load(self._segment, slot, size - slot)["kind"].any():
             return True
@@ -480,7 +480,7 @@ class JournalSource:
         return self._folder / segment_name(segment)
 
     def _size(self, segment: int) -> int | None:
-        """Return how many slots a segment has, with the one in reserve; None without a file."""
+        """Return a segment's number of slots, with the reserve record; None without a file."""
         try:
             size = self._path(segment).stat().st_size
         except FileNotFoundError:
@@ -490,7 +490,7 @@ class JournalSource:
     def _bytes(self, segment: int, offset: int, count: int) -> bytes:
         """Return a copy of a part of a segment; zeros where the file was cut.
 
-        A mapping would kill the reader (SIGBUS) if somebody cut the file meanwhile.
+        A mapping would kill the reader (SIGBUS) if the file were truncated meanwhile.
         """
         try:
             with self._path(segment).open("rb", buffering=0) as file:
@@ -502,8 +502,8 @@ class JournalSource:
     def _load(self, segment: int, slot: int, count: int) -> Records:
         """Return a copy of records; see `_bytes`.
 
-        Records whose kind is there at the first reading are complete at the second, on processors
-        too that make stores visible in another order than they were made in.
+        Records whose kind is set at the first reading are complete at the second, even on
+        processors that reorder stores.
         """
         if count <= 0:
             return np.empty(0, RECORD_DTYPE)
@@ -535,7 +535,7 @@ def _whole(data: bytes) -> bytes:
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process holds the lock on its events, as it does for as long as it lives."""
+    """Return whether a process holds the lock on its events, as it does while it lives."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,11 +1,11 @@
-"""What may be logged: names, values and steps, and the errors for those that may not.
+"""Names, values and steps that may be logged, and the errors for others.
 
-What scripts log has a name and nothing else. What radt itself reads inside the process (memory of
-PyTorch, the time of a step) has a unit, a scope and a listener, as what the collector reads has.
-All of that travels as the name: it is said once for each series, kept with the journal's cursor,
-and begins with a character that names of scripts cannot have. Imports the standard library only.
+Values of scripts only have a name. Values that radt itself reads inside the process (PyTorch's
+memory, the time of a step) have a unit, a scope and a listener, like those of the collector. All of
+that is encoded in the name, which is written once per series, kept with the journal's cursor, and
+begins with a character that script metrics cannot have. Imports the standard library only.
 
-These errors are the script's own mistakes and the only ones that logging ever raises.
+These errors are mistakes in the script, and the only ones that logging ever raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self, SupportsFloat, SupportsIndex
 from radt.errors import UsageError
 from radt.model import NO_STEP, Scope, SeriesKind
 
-#: The ASCII unit separator: `radt.journal.values.checked_name` refuses what cannot be printed.
+#: The ASCII unit separator: `radt.journal.values.checked_name` refuses unprintable characters.
 _SEPARATOR = "\x1f"
 
 
@@ -25,7 +25,7 @@ _SEPARATOR = "\x1f"
 class JournalSeries:
     """A series that a training process fills; the fields are those of `radt.listeners.api.Metric`.
 
-    ``entity`` is what was read within the process: ``cuda:0``, empty if there is only one.
+    ``entity`` is the measured part of the process: ``cuda:0``, empty if there is only one.
     """
 
     listener: str
@@ -38,13 +38,13 @@ class JournalSeries:
 
     @property
     def name(self) -> str:
-        """What its values are written under (`radt.journal.writer.JournalWriter.sample`)."""
+        """Return the name of its values (`radt.journal.writer.JournalWriter.sample`)."""
         texts = (self.listener, self.metric, self.unit, self.scope.value, self.kind.value)
         return "".join(_SEPARATOR + text for text in (*texts, self.entity, self.method))
 
     @classmethod
     def from_name(cls, name: str) -> Self | None:
-        """Return what a name says; None for the plain name of something that a script logs."""
+        """Parse a name; return None for the plain name of a script's metric."""
         before, *texts = name.split(_SEPARATOR)
         if before or len(texts) != 7:
             return None
@@ -62,18 +62,18 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
     """Return a value as a float: numbers, booleans, numpy scalars, tensors with one element.
 
     Raises:
-        TypeError: It is no single number.
-        UsageError: It is too large for a float.
+        TypeError: The value is not a single number.
+        UsageError: The value is too large for a float.
     """
-    if isinstance(value, (str, bytes, bytearray)):  # float() would read them
+    if isinstance(value, (str, bytes, bytearray)):  # float() would parse them
         raise TypeError(f"a metric's value must be a number, not {value!r}")
     try:
-        # torch warns when a tensor with a gradient is made a float, and not about item().
+        # torch warns when float() gets a tensor with a gradient, but not with item().
         return float(value.item() if hasattr(value, "item") else value)
     except OverflowError as error:
         raise UsageError("a metric's value is too large for a float", str(error)) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        # What numpy and torch raise for several elements depends on their versions.
+        # numpy and torch raise different errors for several elements, depending on their version.
         raise TypeError(
             f"a metric's value must be a single number, not {type(value).__name__} ({error}); "
             "log a mean, or one element"
@@ -81,22 +81,22 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
 
 
 def to_step(step: object, of: object = None) -> int:
-    """Return a step as an integer: whole numbers of Python, numpy and torch; no booleans.
+    """Return a step as an integer: integers of Python, numpy and torch; no booleans.
 
     Args:
-        step: What the script gave.
+        step: The script's value.
         of: The metric's name, for messages.
 
     Raises:
-        TypeError: It is no whole number.
-        UsageError: It is not between -2^63 + 1 and 2^63 - 1.
+        TypeError: The step is not an integer.
+        UsageError: The step is not between -2^63 + 1 and 2^63 - 1.
     """
     subject = "a step" if of is None else f"the step of {of!r:.80}"
     try:
         given: Any = step.item() if hasattr(step, "item") else step
         if hasattr(given, "is_integer") and given.is_integer():
-            given = int(given)  # epochs that came out of a division
-        counted: Any = None if isinstance(given, bool) else given  # a flag counts nothing
+            given = int(given)  # epochs that result from a division
+        counted: Any = None if isinstance(given, bool) else given  # a boolean is not a count
         number = operator.index(counted)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{subject} must be a whole number, not {step!r:.80}") from error
@@ -106,11 +106,11 @@ def to_step(step: object, of: object = None) -> int:
 
 
 def checked_name(name: object, what: str = "metric") -> str:
-    """Return the name, if it can be one.
+    """Return the name if it is valid.
 
     Raises:
-        TypeError: It is no text.
-        UsageError: It is empty, longer than 250 characters or has control characters.
+        TypeError: The name is not a string.
+        UsageError: The name is empty, longer than 250 characters or has control characters.
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a {what} must be a text, not {type(name).__name__}")

@@ -1,12 +1,12 @@
-"""Writes a process's journal: one record a value, into a mapped file.
+"""Write a process's journal: one record per value, into a mapped file.
 
 The fast path takes a slot by one call that the interpreter does not interrupt and packs a record
-into it: no lock, no system call, no thread. A process that is killed leaves all it logged behind,
-as the pages belong to the kernel. When a segment is full the next one is there already; whoever
-moves on to it prepares the one after.
+into it: no lock, no system call, no thread. The logged values of a killed process survive, as the
+pages belong to the kernel. When a segment is full, the next one is ready; the thread that moves on
+to it prepares the one after.
 
-Nothing here raises because of a disk or a folder: records are dropped and counted, the count is
-recorded as soon as there is space again. Imports the standard library only.
+Disk and folder errors never raise: records are dropped and counted, and the count is recorded as
+soon as there is space again. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from radt.journal.unwritten import count_unwritten
 from radt.journal.values import checked_name, to_number, to_step
 from radt.model import NO_STEP
 
-#: How long to leave a disk alone that had no space.
+#: How long to wait before retrying a full disk.
 RETRY_S = 1.0
-#: How many params, tags and the like to keep in memory while the disk is full.
+#: Maximum number of events to keep in memory while the disk is full.
 MAX_UNSAID = 1000
 AFTER_END = "something was logged after its run had ended, and is not recorded"
 
@@ -54,18 +54,18 @@ _LAST = BLOCK_SLOTS - 1
 
 
 class JournalWriter:
-    """The journal of the calling process in one run; its forked children get journals of their own.
+    """The journal of the calling process in one run; its forked children get their own journals.
 
-    All methods are safe in several threads and in signal handlers.
+    All methods are thread-safe and may be called in signal handlers.
 
     Args:
         journal: The run's journal folder (`radt.home.RunDir.journal`).
-        rank: Of distributed training, None outside of it.
-        warn: Told why something is not recorded, every time; it is up to it to say so once.
+        rank: Rank in distributed training, else None.
+        warn: Called with the reason each time a record is dropped; it may report it once.
     """
 
-    #: ``scalar(name, value, step=None)`` records one value now. Raises TypeError and UsageError
-    #: for what `radt.journal.values` does not let through, and nothing else.
+    #: ``scalar(name, value, step=None)`` records one value now. Raises only the TypeError and
+    #: UsageError of `radt.journal.values`.
     scalar: LogScalar
 
     def __init__(
@@ -84,7 +84,7 @@ class JournalWriter:
         _writers.add(self)
 
     def _start_empty(self) -> None:
-        """Nothing is there: no folder, no segment, and no lock that a fork could have split."""
+        """Start without a folder, a segment, or a lock that a fork could have split."""
         self._folder = ""
         self._events: EventLog | None = None
         self._unsaid: deque[tuple[EventKind, Mapping[str, Any]]] = deque(maxlen=MAX_UNSAID)
@@ -94,17 +94,17 @@ class JournalWriter:
         self._next_segment = 0
         self._retry_at_s = 0.0
         self._dropped = 0
-        # Reentrant, for signal handlers that log. The first is never held across a system call,
-        # the second is, by those only who have nowhere to write to or something rare to say.
+        # Reentrant, for signal handlers that log. The first lock is never held across a system
+        # call; the second may be, but only by callers without a segment or with a rare event.
         self._state_lock = threading.RLock()
         self._disk_lock = threading.RLock()
         self._disk_owner = 0
         self._deferred: deque[Callable[[], None]] = deque()
 
-    # What scripts say ------------------------------------------------------------------------
+    # -- logging --------------------------------------------------------------------------------
 
     def _fast_path(self) -> LogScalar:
-        """Return a closure: its variables are found without a look into the instance."""
+        """Return a closure, which finds its variables without looking into the instance."""
         ids = self._ids
         pack_into = RECORD.pack_into
         clock = time.monotonic_ns
@@ -114,7 +114,7 @@ class JournalWriter:
         unnumbered = NO_STEP
 
         def scalar(name: str, value: Number, step: SupportsIndex | None = None) -> None:
-            # All that can run code of others, or fail, comes before a slot is taken.
+            # Everything that can run foreign code, or fail, comes before a slot is taken.
             if value.__class__ is not float:
                 value = to_number(value)
             if step is None:
@@ -140,19 +140,19 @@ class JournalWriter:
         return scalar
 
     def open(self) -> None:
-        """Make the journal now rather than with the first record, so that it can be found."""
+        """Create the journal now rather than with the first record, so that it can be found."""
         with self._disk():
             if self._spare is None:
                 self._prepare()
 
     def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:
-        """Record the begin of an epoch or span; returns the token that `end` wants."""
+        """Record the begin of an epoch or span; return the token for `end`."""
         token = self._token()
         self._record(kind, name, NO_STEP if step is None else step, float(token))
         return token
 
     def end(self, kind: RecordKind, name: str, step: int | None, token: int) -> None:
-        """Record the end of what `begin` has begun."""
+        """Record the end of an epoch or span."""
         self._record(kind, name, NO_STEP if step is None else step, float(token))
 
     def sample(
@@ -170,7 +170,7 @@ class JournalWriter:
             self._drop()
 
     def say(self, kind: EventKind, **fields: Any) -> None:
-        """Record something rare: params, tags, how the run ended."""
+        """Record a rare event: params, tags, how the run ended."""
         if self._amid_disk():
             self._deferred.append(lambda: self.say(kind, **fields))
             return
@@ -178,10 +178,10 @@ class JournalWriter:
             if self._closed:
                 self._warn(AFTER_END)
             elif not self._append(kind, fields):
-                self._unsaid.append((kind, fields))  # said as soon as there is space again
+                self._unsaid.append((kind, fields))  # written as soon as there is space again
 
     def close(self) -> None:
-        """Nothing more will be recorded. Harmless when closed already."""
+        """Close the journal; nothing more will be recorded. Idempotent."""
         with self._disk():
             if self._closed:
                 return
@@ -217,7 +217,7 @@ class JournalWriter:
         *,
         checked: bool = False,
     ) -> None:
-        """Record something whose name is new, whose step is odd, or when the segment is full."""
+        """Record a value whose name is new or step is unusual, or that needs a new segment."""
         if step != NO_STEP:
             step = to_step(step, name)
         if self._amid_disk():
@@ -232,7 +232,7 @@ class JournalWriter:
     def _place(
         self, kind: RecordKind, name_id: int, step: int, value: float, at_ns: int | None = None
     ) -> bool:
-        """Write a record, in a new segment if need be; False if there is no space for it."""
+        """Write a record, in a new segment if needed; return False if there is no space for it."""
         while True:
             slots = self._slots
             take, records, written, seal = slots
@@ -250,9 +250,9 @@ class JournalWriter:
                 return True
 
     def _advance(self, full: _Slots) -> bool:
-        """Move on from a full segment; False if there is no space for another."""
+        """Move on from a full segment; return False if there is no space for another."""
         if not self._swap(full):
-            with self._disk():  # somebody may be preparing one at this moment
+            with self._disk():  # another thread may be preparing one
                 if self._slots is full and self._spare is None:
                     self._prepare()
             if not self._swap(full):
@@ -267,7 +267,7 @@ class JournalWriter:
         return True
 
     def _swap(self, full: _Slots) -> bool:
-        """Take the spare segment into use, unless somebody else has; False if there is none."""
+        """Use the spare segment unless another thread did; return False if there is none."""
         with self._state_lock:
             if self._slots is not full:
                 return True
@@ -284,7 +284,7 @@ class JournalWriter:
         return True
 
     def _settle_dropped(self) -> None:
-        """Leave the segment in use for good, with what was dropped after it."""
+        """Finish the segment in use, with the count of records dropped after it."""
         with self._state_lock:
             if self._segment is not None:
                 kind = RecordKind.DROPPED if self._dropped else RecordKind.VOID
@@ -294,7 +294,7 @@ class JournalWriter:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """Hold the right to change files. What a signal handler logs amid it is done after it."""
+        """Hold the lock on files. Records of a signal handler meanwhile are written afterwards."""
         with self._disk_lock:
             self._disk_owner = threading.get_ident()
             try:
@@ -305,11 +305,11 @@ class JournalWriter:
             self._deferred.popleft()()
 
     def _amid_disk(self) -> bool:
-        """Whether this is a signal handler that has interrupted `_disk` in this very thread."""
+        """Return whether this is a signal handler that interrupted `_disk` in the same thread."""
         return self._disk_owner == threading.get_ident()
 
     def _prepare(self) -> None:
-        """Make a spare segment if that can be done; the disk lock is held."""
+        """Create a spare segment if possible; the disk lock is held."""
         if self._closed or time.monotonic() < self._retry_at_s:
             return
         try:
@@ -329,7 +329,7 @@ class JournalWriter:
         return self._events
 
     def _id_of(self, name: str) -> int | None:
-        """Return the number of a name, defining it if it is new; None if that cannot be written."""
+        """Return the number of a name, defining it if needed; None if that cannot be written."""
         with self._disk():
             known = self._ids.get(name)
             if known is not None:
@@ -343,7 +343,7 @@ class JournalWriter:
             return number
 
     def _append(self, kind: EventKind, fields: Mapping[str, Any]) -> bool:
-        """Write an event, and before it those that could not be written; the lock is held."""
+        """Write an event after those that failed before; the lock is held."""
         try:
             events = self._open()
             while self._unsaid:
@@ -378,7 +378,7 @@ class JournalWriter:
         return count_unwritten(Path(self._journal).parent.name, count)
 
     def start_child(self) -> None:
-        """Called in a forked child: what is open belongs to the parent."""
+        """Reset in a forked child: the open files belong to the parent."""
         if self._events is not None:
             self._events.close()
         self._main = False
@@ -388,18 +388,18 @@ class JournalWriter:
 
 
 def _no_slots() -> _Slots:
-    """Return what stands for a segment where there is none."""
+    """Return a placeholder for a missing segment."""
     return count().__next__, bytearray(), bytearray(), lambda _: None
 
 
 def _count(reserve: memoryview, dropped: int, kind: int) -> None:
-    """Write the record in reserve; with kind 0 it is not final."""
-    # As step and as value: the record has no seal, and both must say the same.
+    """Write the reserve record; with kind 0 it is not final."""
+    # Both as step and as value: the record has no seal, so the two must agree.
     RECORD.pack_into(reserve, 0, time.monotonic_ns(), dropped, float(dropped), 0, kind)
 
 
 def _void(records: memoryview | bytearray, slot: int) -> None:
-    """Mark a slot as not needed, if there is such a slot."""
+    """Mark a slot as not needed, if it exists."""
     offset = slot * RECORD_BYTES
     if offset < len(records):
         RECORD.pack_into(records, offset, time.monotonic_ns(), NO_STEP, 0.0, 0, RecordKind.VOID)

@@ -1,1 +1,1 @@
-"""Reports as people and programs read them: terminal, Markdown, HTML, CSV, JSON."""
+"""Reports in the formats for people and programs: terminal, Markdown, HTML, CSV, JSON."""

@@ -13,9 +13,9 @@ from radt.analysis.advice_prediction import Accuracy
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.report_json import json_text
 
-#: Mixes that are shown unless all are asked for, the best ones.
+#: Maximum number of mixes shown unless all are requested; the best ones.
 _MIXES = 6
-#: Likewise rows of each table, and recommendations, of an experiment with many models.
+#: The same for rows of each table, and recommendations, with many models.
 _ROWS = 40
 _RECOMMENDED = 12
 
@@ -54,7 +54,7 @@ def _hidden(count: int) -> list[Note]:
 
 
 def _places(advice: Advice) -> Iterator[str]:
-    """Yield the devices, with what runs may use of them."""
+    """Yield the devices, with the resources that runs may use."""
     measurements = advice.measurements
     for host, devices in dict.fromkeys(
         (solo.host, solo.devices) for solo in measurements.solos.values()
@@ -81,7 +81,7 @@ def _available(count_bytes: float | None) -> str:
 
 
 def _solo_table(solos: Sequence[Solo]) -> Table:
-    """Return the table of what each model uses alone."""
+    """Return the table of the resources that each model uses alone."""
     with_gpu = any(not solo.is_cpu for solo in solos)
     titles = ["repeats", "time"]
     if with_gpu:
@@ -227,7 +227,7 @@ def _telling(advice: Advice) -> list[Prediction]:
 
 
 def _promise(prediction: Prediction) -> tuple[bool, bool, float]:
-    """Rank what fits first, then MPS, as recommendations do."""
+    """Rank fitting candidates first, then MPS, as recommendations do."""
     fits = prediction.fit in (Fit.YES, Fit.TIGHT) and not prediction.ran_out
     return fits, prediction.candidate.method is Method.MPS, prediction.gain or 0.0
 

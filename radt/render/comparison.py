@@ -18,7 +18,7 @@ from radt.units import NO_VALUE, listed, plural, significant
 
 #: Quantities in this unit are faster or slower, all others higher or lower.
 _TIME = "s"
-#: Before the verdict, so that it can be read without colour.
+#: Signs before the verdict, so that it is readable without colour.
 _SIGNS = {
     Verdict.BETTER: "+",
     Verdict.WORSE: "-",
@@ -38,9 +38,9 @@ _CONDITION_NOTES = {
 }
 #: Workloads whose first finding is written as a sentence; more have only a table.
 _MAX_SENTENCES = 8
-#: Workloads in the table; those with differences come first.
+#: Maximum number of workloads in the table; those with differences come first.
 MAX_WORKLOADS = 30
-#: Names in a list, before "and N more".
+#: Maximum number of names in a list, before "and N more".
 _NAMED = 5
 
 
@@ -92,7 +92,7 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
     ]
     rows = []
     for workload in workloads:
-        # Findings of all runs first, then those of each kind of runs.
+        # Findings of all runs first, then those of each group of runs.
         kinds = ["", *dict.fromkeys(finding.runs for finding in workload.findings)]
         for finding in sorted(workload.findings, key=lambda finding: kinds.index(finding.runs)):
             a, b = (finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
@@ -112,7 +112,7 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
 
 
 def _noun(quantity: Quantity) -> str:
-    """Return a quantity as in a sentence: ``time per epoch``."""
+    """Return a quantity as used in a sentence: ``time per epoch``."""
     return re.sub(r"/(epoch|sample)\b", r" per \1", quantity.info.title)
 
 
@@ -153,13 +153,13 @@ def _interval_text(finding: Finding) -> str:
 
 
 def _count_text(finding: Finding) -> str:
-    """Return the number of repeats: ``5``, or ``5, 3`` where those of A and B differ."""
+    """Return the number of repeats: ``5``, or ``5, 3`` if those of A and B differ."""
     a, b = finding.effect.counts
     return str(a) if a == b else f"{a}, {b}"
 
 
 def _repeats_needed_text(finding: Finding) -> str:
-    """Return how many repeats would be conclusive; empty where that is not known."""
+    """Return how many repeats would be conclusive; empty if unknown."""
     if finding.verdict is not Verdict.INCONCLUSIVE:
         return ""
     if finding.effect.method is Method.NONE:
@@ -213,7 +213,7 @@ def summary_text(comparison: Comparison) -> str:
 
 
 def false_positives_text(comparison: Comparison) -> str:
-    """Return how many differences chance makes; empty for fewer than two with an interval."""
+    """Return how many differences chance causes; empty for fewer than two with an interval."""
     count = len(comparison.tested)
     if count < 2:
         return ""
@@ -241,7 +241,7 @@ def _amount(quantity: Quantity) -> Callable[[float], str]:
 
 
 def _ends(interval: Interval) -> str:
-    """``1.28–1.36×``, with as many decimals on both sides as tell them apart."""
+    """Return ``1.28–1.36×``, with enough decimals to distinguish the ends."""
     low, high = interval.low, interval.high
     for digits in range(3, 7):
         _, _, fraction = significant(high, digits).partition(".")
@@ -254,7 +254,7 @@ def _ends(interval: Interval) -> str:
 
 
 def _facts(operand: Operand) -> str:
-    """Return what was measured of an operand: ``3 workloads, 5 repeats, gpu-01, 2026-05-03``."""
+    """Return the extent of an operand: ``3 workloads, 5 repeats, gpu-01, 2026-05-03``."""
     parts = []
     if operand.kind is OperandKind.EXPERIMENT:
         parts.append(plural(len(operand.workloads), "workload"))
@@ -275,7 +275,7 @@ def _facts(operand: Operand) -> str:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Return the first finding of each workload or kind of runs; none where these are many."""
+    """Return the first finding of each workload or group of runs; none if there are many."""
     first = [
         finding
         for workload in comparison.workloads
@@ -288,7 +288,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Return what else differs between A and B and may explain the result."""
+    """Return the other differences between A and B that may explain the result."""
     differences = [(workload.name, workload.differences) for workload in comparison.workloads]
     texts = [
         f"different conditions: {text}" for text in difference_sentences(differences, warnings=True)

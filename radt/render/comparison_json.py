@@ -12,14 +12,14 @@ from radt.analysis.operands import Operand
 from radt.render.comparison import sentence
 from radt.render.report_json import json_text, value_of
 
-#: Raised when a field changes its meaning or is removed.
+#: Increased when a field changes its meaning or is removed.
 VERSION = 1
 
 
 def comparison_json(
     comparison: Comparison, checked: Sequence[CheckedCondition] = (), code: ExitCode = ExitCode.FINE
 ) -> str:
-    """Return all of a comparison; an unknown value is null."""
+    """Return a whole comparison; unknown values are null."""
     document = {
         "version": VERSION,
         "a": _side(comparison.a),

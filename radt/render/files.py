@@ -20,7 +20,7 @@ from radt.store.whole_file import whole_file
 
 
 class ReportFormat(StrEnum):
-    """A format of reports; the value is what ``--format`` takes."""
+    """A format of reports; the value is the argument of ``--format``."""
 
     TABLE = "table"  # for terminals
     MARKDOWN = "markdown"
@@ -30,18 +30,18 @@ class ReportFormat(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """The extension of files, without the dot."""
+        """Return the extension of files, without the dot."""
         return {ReportFormat.TABLE: "txt", ReportFormat.MARKDOWN: "md"}.get(self, self.value)
 
     @property
     def mime(self) -> str:
-        """The content type."""
+        """Return the content type."""
         kinds = {ReportFormat.TABLE: "text/plain", ReportFormat.JSON: "application/json"}
         return f"{kinds.get(self, f'text/{self}')}; charset=utf-8"
 
     @classmethod
     def choose(cls, given: str | None, file: Path | None) -> ReportFormat:
-        """Return the format given, else that of the file's extension, else a table.
+        """Return the given format, otherwise that of the file's extension, otherwise a table.
 
         Raises:
             UsageError: The extension is not that of a format.
@@ -85,7 +85,7 @@ def rendered(content: Content, kind: ReportFormat, *, columns: int = TEXT_COLUMN
 
 
 def as_text(document: Document, *, columns: int = TEXT_COLUMNS) -> str:
-    """Return a document as `radt.render.terminal` prints it, without colour."""
+    """Return a document in the format of `radt.render.terminal`, without colour."""
     lines = document_lines(document, columns, wrap=True)
     return "\n".join(line.plain for line in lines).strip("\n") + "\n"
 
@@ -98,10 +98,10 @@ def file_name(experiment: str, kind: ReportFormat) -> str:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written, before any work is done for it.
+    """Check that a file can be written before starting any work.
 
     Raises:
-        UsageError: It cannot; the remedy names ``option``.
+        UsageError: The file cannot be written; the remedy names ``option``.
     """
     folder = path.absolute().parent
     if path.is_dir():
@@ -118,10 +118,10 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file with a text, whole or not at all.
+    """Replace a file with a text atomically.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: The file cannot be written.
     """
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")

@@ -1,9 +1,10 @@
 """Documents as markup for pages: HTML with inline SVG charts, and Markdown.
 
-HTML is one file that fetches nothing, runs nothing, and prints. SVG needs no script or library, and
-takes its colours from the page's style sheet: blocks by how many runs share the hardware, colours
-by how they share it, whiskers for the 95 % confidence interval. A run without a value keeps its
-place and shows its status. Markdown has GitHub's tables, for pages, issues and pull requests.
+HTML is a single printable file without scripts or external resources. SVG needs no script or
+library, and takes its colours from the page's style sheet: blocks by the number of runs that share
+the hardware, colours by how they share it, whiskers for the 95 % confidence interval. A run without
+a value keeps its place and shows its status. Markdown has GitHub's tables, for pages, issues and
+pull requests.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from radt.render.model import (
     printable,
 )
 
-#: Even a name with markup in it could load or run nothing.
+#: Content security policy: even a name with markup in it can load or run nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-#: Pixels that a figure has around its chart.
+#: Margins of a figure around its chart, in pixels.
 _FIGURE_EDGES = 34
-#: Texts up to here stay on one line.
+#: Maximum length of a text on one line.
 _SHORT_CHARS = 28
 
 
@@ -91,7 +92,7 @@ def _chart_unit(chart: BarChart) -> str:
     return " · ".join(parts)
 
 
-#: A chart of more bars cannot be read; the table has them.
+#: A chart with more bars is unreadable; the table has them.
 MAX_BARS = 40
 _HEIGHT, _TOP, _PLOT_HEIGHT = 236, 30, 140
 _SLOT, _BAR, _BLOCK_GAP, _LEFT, _RIGHT = 46.0, 30.0, 18.0, 48.0, 12.0
@@ -101,7 +102,7 @@ _BOTTOM = _TOP + _PLOT_HEIGHT
 
 
 def width_of(bars: Sequence[Bar]) -> float:
-    """Return the pixels that a chart takes."""
+    """Return the width of a chart in pixels."""
     centres = _centres(bars[:MAX_BARS])
     return max(_SMALLEST_WIDTH, (centres[-1] if centres else 0.0) + _SLOT / 2 + _RIGHT)
 
@@ -125,7 +126,7 @@ def bars_svg(chart: BarChart) -> Markup:
 
 
 def blocks_of(values: Iterable[object]) -> list[tuple[int, int]]:
-    """Return start and end of each stretch of equal values.
+    """Return start and end of each run of equal values.
 
     >>> blocks_of([1, 1, 2])
     [(0, 2), (2, 3)]
@@ -148,7 +149,8 @@ def _centres(bars: Sequence[Bar]) -> list[float]:
 def _height(bar: Bar) -> float:
     if bar.value is None:
         return 0.0
-    # The interval of two repeats may be many times the mean: it is cut, the explanation has it all.
+    # The interval of two repeats may be many times the mean: it is clipped, and the explanation has
+    # it in full.
     return bar.value + (min(bar.high - bar.value, bar.value) if bar.high is not None else 0.0)
 
 
@@ -219,12 +221,12 @@ def _label(text: str, x: float) -> Iterator[str]:
         )
 
 
-#: What GitHub's Markdown would read as its own.
+#: Characters that GitHub's Markdown would interpret.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
 def as_markdown(document: Document) -> str:
-    """Return the document without its charts, whose numbers the tables have."""
+    """Return the document without its charts, whose numbers are in the tables."""
     parts = [f"# {escape_markdown(document.title)}", escape_markdown(" · ".join(document.facts))]
     for block in document:
         parts += _block(block)
@@ -232,7 +234,7 @@ def as_markdown(document: Document) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text that is only text in Markdown, on one line."""
+    """Escape a text for Markdown, on one line."""
     return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))
 
 

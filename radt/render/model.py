@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Tone(StrEnum):
-    """How a text stands out; colour only adds to what the words say."""
+    """Emphasis of a text; colour only adds to the words."""
 
     NORMAL = "normal"
     STRONG = "strong"
@@ -23,19 +23,19 @@ class Tone(StrEnum):
 
 
 class Role(StrEnum):
-    """What a column is for where a table is split to fit a terminal."""
+    """Role of a column when a table is split to fit a terminal."""
 
-    HEADING = "heading"  # on a terminal a line of its own above its rows
+    HEADING = "heading"  # on a terminal, a line above its rows
     KEY = "key"  # repeated in each part
     LEAD = "lead"  # repeated in the parts that have values of its scope
     VALUE = "value"
 
 
 class Scope(StrEnum):
-    """What the values of a column belong to."""
+    """Subject of the values of a column."""
 
     ROW = "row"
-    GROUP = "group"  # several rows that follow each other; the value stands in the first of them
+    GROUP = "group"  # several consecutive rows; the value is in the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: With its unit, for terminals.
-        number: In the unit of the column, for tables that name the unit in the head; if empty, the
-            text is shown.
-        spread: The confidence interval behind the number.
-        explanation: Shown where the reader points at the cell.
-        tone: How it stands out.
-        heat: From 0 to 1, how much of the background colour it has.
+        text: The text with its unit, for terminals.
+        number: The number in the unit of the column, for tables that name the unit in the head; if
+            empty, the text is shown.
+        spread: The confidence interval after the number.
+        explanation: Shown when the reader points at the cell.
+        tone: Its emphasis.
+        heat: Intensity of the background colour, from 0 to 1.
     """
 
     text: str = ""
@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def text_in_unit(self) -> str:
-        """The number with its spread, in the unit of the column."""
+        """Return the number with its spread, in the unit of the column."""
         return f"{self.number} {self.spread}".rstrip() if self.number else self.text
 
 
@@ -75,18 +75,18 @@ class Column:
     scope: Scope = Scope.ROW
     is_number: bool = True
     explanation: str = ""
-    #: Words are folded at this width on a terminal, even where it has more room.
+    #: Words are folded at this width on a terminal, even if it has more room.
     widest: int = 34
 
     @property
     def head(self) -> str:
-        """Title and unit: ``time/epoch [s]``."""
+        """Return title and unit: ``time/epoch [s]``."""
         return f"{self.title} [{self.unit}]" if self.unit else self.title
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell a column; ``note`` is a remark on the row."""
+    """One cell per column; ``note`` is a remark on the row."""
 
     cells: Sequence[Cell]
     is_first: bool = True
@@ -103,7 +103,7 @@ class Table:
     explanation: str = ""
 
     def lead(self, values: Sequence[Column]) -> list[Column]:
-        """Return the columns that stand to the left of these values."""
+        """Return the columns to the left of these values."""
         scopes = {column.scope for column in values} or {column.scope for column in self.values}
         scope = Scope.GROUP if scopes == {Scope.GROUP} else Scope.ROW
         return [
@@ -115,11 +115,11 @@ class Table:
 
     @property
     def values(self) -> list[Column]:
-        """Columns that hold values."""
+        """Return the columns that hold values."""
         return [column for column in self.columns if column.role is Role.VALUE]
 
     def part(self, values: Sequence[Column]) -> Table:
-        """Return a table of some of the values; without rows that have none of them."""
+        """Return a table of some of the values, without rows that have none of them."""
         columns = [*self.lead(values), *values]
         of_groups = bool(values) and all(column.scope is Scope.GROUP for column in values)
         indexes = [
@@ -135,13 +135,13 @@ class Table:
 
     @property
     def whole(self) -> Table:
-        """All values in one table."""
+        """Return all values in one table."""
         return self.part(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence; ``mark`` stands before it, ``details`` below it."""
+    """A sentence; ``mark`` precedes it, ``details`` follow below."""
 
     text: str
     tone: Tone = Tone.NORMAL
@@ -150,13 +150,13 @@ class Note:
 
     @property
     def line(self) -> str:
-        """The mark and the text."""
+        """Return the mark and the text."""
         return f"{self.mark} {self.text}" if self.mark else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Sentences below each other."""
+    """A list of sentences."""
 
     notes: Sequence[Note]
     title: str = ""
@@ -167,13 +167,13 @@ class Bar:
     """A bar of a chart, in the chart's unit.
 
     Attributes:
-        label: Below the bar.
+        label: Text below the bar.
         value: Its height; None for a run without a value.
         low: Lower end of the confidence interval, None without one; ``high`` likewise.
-        text: Above the bar; the status in the place of a bar without a value.
+        text: Text above the bar; the status in place of a bar without a value.
         style: Class of the colour.
-        block: Heading of the bars that stand together.
-        explanation: Shown where the reader points at the bar.
+        block: Heading of the group of bars.
+        explanation: Shown when the reader points at the bar.
         is_estimated: Drawn paler.
     """
 
@@ -199,7 +199,7 @@ class BarChart:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side, drawn where pictures can be; ``legend`` names colours by their class."""
+    """Charts side by side, for formats with pictures; ``legend`` names colours by their class."""
 
     charts: Sequence[BarChart]
     legend: Sequence[tuple[str, str]] = ()

@@ -14,7 +14,7 @@ _FACTOR, _RATIO, _SECONDS, _PER_S = "x", "1", "s", "1/s"
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 _SYMBOLS = {"By": "B", "By/s": "B/s", "W": "W", "J": "J", "g": "g"}
-#: As wide as a digit, and as a point.
+#: Spaces as wide as a digit, and as a point.
 _DIGIT_SPACE, _POINT_SPACE = "\N{FIGURE SPACE}", "\N{PUNCTUATION SPACE}"
 _ROUNDING = 1e-9
 _UNIT_IN_TITLE = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
@@ -46,14 +46,14 @@ class ScaledQuantity:
 
     @property
     def unit(self) -> str:
-        """The unit; empty where the title says it."""
+        """Return the unit; empty if the title contains it."""
         if self.quantity is Quantity.CPU:
             return "% of a core"
         return "" if self.quantity in _UNIT_IN_TITLE else self.scale.label
 
     @property
     def head(self) -> str:
-        """Title and unit: ``time/epoch [s]``."""
+        """Return title and unit: ``time/epoch [s]``."""
         return f"{self.title} [{self.unit}]" if self.unit else self.title
 
     def number(self, value: float) -> str:
@@ -100,7 +100,7 @@ def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
         return Scale(1.0, unit)
     for size, prefix in _PREFIXES:
         if largest >= size:
-            # Memory is sold in powers of 1000 with a capital K; for thousands the SI has k.
+            # Memory is sold in powers of 1000 with a capital K; the SI prefix is k.
             is_bytes = symbol.startswith("B") and prefix == "k"
             return Scale(1 / size, ("K" if is_bytes else prefix) + symbol)
     return Scale(1.0, symbol)
@@ -108,7 +108,7 @@ def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBar:
-    """How far a confidence interval reaches from the mean; 0 where all repeats are equal."""
+    """Distances from the ends of a confidence interval to the mean; 0 if all repeats are equal."""
 
     below: float
     above: float
@@ -120,18 +120,18 @@ def error_bar(estimate: Estimate) -> ErrorBar | None:
     if interval is None:
         return None
     mean = estimate.mean
-    # Equal values of which one was rounded differently are equal.
+    # Equal values are equal even if one was rounded differently.
     if interval.high - interval.low <= 2 * _ROUNDING * abs(mean):
         return ErrorBar(0.0, 0.0)
-    # A ratio's interval is about its geometric mean, which is a little below the mean.
+    # A ratio's interval refers to its geometric mean, which is slightly below the mean.
     return ErrorBar(max(mean - interval.low, 0.0), max(interval.high - mean, 0.0))
 
 
 def with_unit(quantity: Quantity, estimate: Estimate | None, *, brief: bool = False) -> str:
     """Return a value with its interval and its unit: ``4.20 ±0.03 s``.
 
-    Ratios: ``1.85 1.20–2.90×``. From a minute on the interval has a unit of its own:
-    ``1:38 ±1.20 s``. ``brief`` leaves the interval out.
+    Ratios: ``1.85 1.20–2.90×``. From a minute on, the interval has its own unit: ``1:38 ±1.20 s``.
+    ``brief`` omits the interval.
     """
     write = quantity.info.text
     if estimate is None:
@@ -145,13 +145,13 @@ def with_unit(quantity: Quantity, estimate: Estimate | None, *, brief: bool = Fa
     shown = _read(number)
     if shown is None:
         return f"{tilde}{text} ±{write(reach.above)}"
-    # Units are powers of ten apart, so rounding does not hide which one it is.
+    # Units are powers of ten apart, so rounding does not make them ambiguous.
     ratio = abs(shown / estimate.mean) if shown and estimate.mean else 1.0
     return f"{tilde}{number} {_spread(estimate, 10 ** round(math.log10(ratio)), number)}{unit}"
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Return the texts, padded at the right so that their points are aligned."""
+    """Return the texts, padded at the right to align their points."""
     behind = [len(fraction) for text in texts for fraction in [text.partition(".")[2]]]
     widest = max(behind, default=0)
     if not widest:
@@ -165,7 +165,7 @@ def aligned(texts: Sequence[str]) -> list[str]:
 
 
 def describe(quantity: Quantity, estimate: Estimate, run_count: int = 1) -> str:
-    """Return all of a value in a line: ``2.00 s · n = 3 · 95 % CI 1.90 s to 2.10 s``."""
+    """Return a value with all details in a line: ``2.00 s · n = 3 · 95 % CI 1.90 s to 2.10 s``."""
     text = quantity.info.text
     words = [text(estimate.mean), f"n = {estimate.count}"]
     interval = estimate.interval
@@ -195,7 +195,7 @@ def _spread(estimate: Estimate, factor: float, like: str) -> str:
 
 
 def _as_exact(value: float, like: str) -> str:
-    """Round to the decimals of another number; what would become 0 keeps one digit."""
+    """Round to the decimals of another number; keep one digit if the result would be 0."""
     decimals = len(like.partition(".")[2])
     text = f"{value:,.{decimals}f}"
     if value > 0 and not text.strip("0.,"):

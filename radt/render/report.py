@@ -1,7 +1,7 @@
 """Reports as documents.
 
-The first table answers whether collocation pays; those below explain it. Values of a workload's
-devices have a row a workload, values of its runs one for those that are alike.
+The first table shows whether collocation pays off; those below explain it. Values of a workload's
+devices have one row per workload, values of its runs one per group of like runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ESSENTIAL = (
     Quantity.GPU_UTILIZATION,
     Quantity.ENERGY,
 )
-#: What fits into 80 columns behind the runs of an experiment that just ended.
+#: Columns that fit into 80 characters for the runs of an experiment that just ended.
 _SUMMARY = (Quantity.TIME_PER_EPOCH, Quantity.SLOWDOWN, Quantity.SAMPLES_PER_S, Quantity.CPU)
 _OF_WORKLOADS = "Workloads and their devices"
 _OF_RUNS = "Processes of the runs"
@@ -61,7 +61,7 @@ _BAD = frozenset({RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.T
 
 
 def report_document(content: Content) -> Document:
-    """Return a report: tables, charts, interference, and notes on all of them."""
+    """Return a report: tables, charts, interference, and notes."""
     tables = _tables(content)
     blocks: list[Block] = [*tables[:1], charts_of(content), *tables[1:]]
     blocks.append(energy_table([item.summary for item in content.items]))
@@ -78,7 +78,7 @@ def report_document(content: Content) -> Document:
 
 
 def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
-    """Return the table that ends an experiment; repeats and energy only if there are any."""
+    """Return the table at the end of an experiment; repeats and energy only if available."""
     lines = [
         (workload, group, place == 0)
         for workload in workloads
@@ -131,7 +131,7 @@ def epochs_hint(workloads: Sequence[WorkloadSummary]) -> str:
 
 
 def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
-    """Return the share of each run in the energy of its GPUs; no rows where nothing is known."""
+    """Return the share of each run in the energy of its GPUs; no rows without data."""
     columns = [
         *_keys(workloads),
         Column("run", role=Role.LEAD, is_number=False),
@@ -190,7 +190,7 @@ def _tables(content: Content) -> list[Table]:
     """Return the tables of a report; none without workloads."""
     if not content.items:
         return []
-    # The table of energies has the shares of the runs, and what none of them used.
+    # The table of energies has the shares of the runs, and the unassigned rest.
     shown = [quantity for quantity in content.quantities if quantity is not Quantity.ENERGY_OF_RUNS]
     essential = [quantity for quantity in ESSENTIAL if quantity in shown]
     rest = [quantity for quantity in shown if quantity not in essential]

@@ -24,7 +24,7 @@ _HOTTEST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A workload of a report under the name that is shown, with its groups in order."""
+    """A workload of a report with its displayed name and its groups in order."""
 
     experiment: str
     name: str
@@ -34,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A group of like runs of a workload; ``is_first`` of the workload's groups."""
+    """A group of like runs of a workload; ``is_first``: the first group of the workload."""
 
     item: Item
     group: GroupSummary
@@ -47,10 +47,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Reports of one or several experiments, ready to be written.
+    """Reports of one or several experiments, independent of the format.
 
     Attributes:
-        reports: One for each experiment.
+        reports: One report for each experiment.
         items: Workloads, in order.
         quantities: Columns of tables, in order.
     """
@@ -79,17 +79,17 @@ class Content:
 
     @property
     def title(self) -> str:
-        """The names of the experiments."""
+        """Return the names of the experiments."""
         return ", ".join(report.experiment for report in self.reports)
 
     @property
     def window(self) -> str:
-        """The part of each run that counts, in words."""
+        """Return the part of each run that counts, in words."""
         return self.reports[0].window.text if self.reports else ""
 
     @property
     def lines(self) -> list[Line]:
-        """Groups of all workloads."""
+        """Return the groups of all workloads."""
         return [
             Line(item, group, place == 0)
             for item in self.items
@@ -98,7 +98,7 @@ class Content:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on how the numbers came about and what is poor about them."""
+        """Return sentences on the origin of the numbers and on doubtful measurements."""
         return tuple(dict.fromkeys(self._notes()))
 
     def _notes(self) -> Iterator[str]:
@@ -144,7 +144,7 @@ def reasons_of(group: GroupSummary) -> Sequence[str]:
 
 
 def is_shared(quantity: Quantity) -> bool:
-    """Return whether a quantity belongs to a workload or its devices, rather than to like runs."""
+    """Return whether a quantity belongs to a workload or its devices, not to like runs."""
     return quantity.info.subject is not Subject.RUNS
 
 
@@ -160,7 +160,7 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Slowdowns of models (rows) by what ran at the same time (columns)."""
+    """Slowdowns of models (rows) by their neighbours (columns)."""
 
     experiment: str
     title: str
@@ -249,7 +249,7 @@ _GPU_ACTIVITY = frozenset({Quantity.SM_ACTIVE, Quantity.GPU_UTILIZATION})
 
 
 class Way(StrEnum):
-    """How runs share a device; the order is that of legends and colours."""
+    """How runs share a device, in the order of legends and colours."""
 
     NAIVE = "naive"
     MPS = "MPS"
@@ -266,12 +266,12 @@ def way_of(workload: WorkloadSummary) -> Way:
 def _way(collocation: str) -> Way:
     if collocation in NO_COLLOCATION:
         return Way.NAIVE
-    # 3g.20gb+MPS counts as MIG: the instance separates it from its neighbours.
+    # 3g.20gb+MPS counts as MIG, as the instance separates it from its neighbours.
     return Way.MPS if collocation.upper().startswith("MPS") else Way.MIG
 
 
 def charts_of(content: Content) -> Charts:
-    """Return a chart for each quantity that is drawn and was measured."""
+    """Return a chart for each charted quantity that was measured."""
     skipped = {Quantity.CPU} if _GPU_ACTIVITY & set(content.quantities) else set()
     charts = [
         chart
@@ -302,7 +302,7 @@ def _chart(content: Content, quantity: Quantity) -> BarChart | None:
 
 
 class _Entry(NamedTuple):
-    """What a bar shows: an estimate, or the status of runs that came to none."""
+    """Content of a bar: an estimate, or the status of runs without a result."""
 
     item: Item
     label: str

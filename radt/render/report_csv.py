@@ -23,7 +23,7 @@ COLUMNS = (
     *("experiment", "workload", "machine", "of", "runs", "name", "status", "quantity"),
     *("value", "low", "high", "n", "unit", "window", "estimated", "metrics"),
 )
-#: Spreadsheets take a cell that begins so for a formula (OWASP, "CSV injection").
+#: Spreadsheets interpret cells with these beginnings as formulas (OWASP, "CSV injection").
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

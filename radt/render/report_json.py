@@ -46,7 +46,7 @@ FORMAT, VERSION = "radt-report", 1
 
 
 def json_text(document: object) -> str:
-    """Return a document as JSON, in which infinity and NaN become null."""
+    """Return a document as JSON, with null for infinity and NaN."""
     return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

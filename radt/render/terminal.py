@@ -1,6 +1,6 @@
-"""Documents on a terminal: tables as wide as it is, split into several where columns do not fit.
+"""Documents on a terminal: tables of its width, split into several if columns do not fit.
 
-Nothing is left out or cut for lack of width. Works without colour.
+Nothing is omitted or truncated for lack of width. Works without colour.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.text import Text
 from radt.render.model import Charts, Column, Document, Role, Row, Scope, Table, Tone, printable
 
 _GAP, _INDENT = 2, 2
-#: Columns of words may be as narrow as this before a table is split.
+#: Minimum width of columns of words before a table is split.
 _NARROWEST = 16
 _MIN_WIDTH = 40
 _WORD = re.compile(r"\S+\s*")
@@ -33,7 +33,7 @@ _STYLES = {
 
 
 def print_document(console: Console, document: Document) -> None:
-    """Print a document; sentences are wrapped on a terminal, whole in a file or a pipe."""
+    """Print a document; sentences are wrapped on a terminal, but not in a file or a pipe."""
     for line in document_lines(document, console.width, wrap=console.is_terminal):
         console.print(line, soft_wrap=True)
 
@@ -41,7 +41,7 @@ def print_document(console: Console, document: Document) -> None:
 def document_lines(document: Document, width: int, *, wrap: bool) -> Iterator[Text]:
     """Yield the lines of a document, with a blank line before, between, and after its blocks.
 
-    Tables have this width in characters; `wrap` also wraps sentences.
+    Tables have this width in characters; `wrap` also wraps sentences at it.
     """
 
     def wrapped(text: str, style: str, indent: int) -> Iterator[Text]:
@@ -85,7 +85,7 @@ def table_lines(table: Table, width: int) -> Iterator[Text]:
 def _parts(table: Table, width: int) -> Iterator[tuple[Table, list[int]]]:
     """Yield the table in parts that fit, each with the widths of its columns.
 
-    The first part takes as many values as fit. What remains is shared out evenly, values of rows
+    The first part takes as many values as fit. The rest is distributed evenly, values of rows
     before those of groups of rows, which need fewer rows.
     """
     rest = table.values
@@ -107,7 +107,7 @@ def _parts(table: Table, width: int) -> Iterator[tuple[Table, list[int]]]:
 
 
 def _counts(table: Table, values: Sequence[Column], width: int, most: int) -> list[int]:
-    """Return how many values each part has."""
+    """Return the number of values in each part."""
     counts = []
     while values:
         counts.append(_fitting(table, values[:most], width))
@@ -145,7 +145,7 @@ def _folds(column: Column) -> bool:
 
 
 def _natural(part: Table) -> list[int]:
-    """Return the widths at which nothing is folded; columns of words have a maximum."""
+    """Return the widths that need no folding; columns of words have a maximum."""
     widths = [max(cell_len(text) for text in texts) for texts in zip(*_texts(part), strict=True)]
     return [
         min(width, column.widest) if _folds(column) else width
@@ -218,7 +218,7 @@ def _tone(part: Table, place: int, row: Row) -> Tone:
 
 
 def _fold(text: str, width: int) -> list[str]:
-    """Fold a text by words; a word that is too long is broken behind its punctuation."""
+    """Fold a text at words; break a word that is too long after its punctuation."""
     lines = [""]
     for word in _WORD.findall(text):
         parts = [word] if cell_len(word.rstrip()) <= width else _PART.findall(word)

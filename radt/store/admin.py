@@ -1,13 +1,14 @@
 """Administer a store: upgrade it, create the views of radT's first front-end, let a role read it.
 
 ``fe_experiments``, ``fe_runs``, ``fe_metrics`` and ``fe_metrics_available`` have the columns and
-types they always had. A migration makes them on what the store itself has; where MLflow's tables
-are in the same database they are put on these, which also have runs of before this version.
-https://github.com/Resource-Aware-Data-systems-RAD/radt/tree/master/queries has the original.
+types they always had. A migration bases them on the store's own tables. If MLflow's tables are in
+the same database, the views read those instead, because they also hold runs from before this
+version. https://github.com/Resource-Aware-Data-systems-RAD/radt/tree/master/queries has the
+original.
 
-A role for the dashboard may read schema ``radt``, also what is added to it later, and those of
-MLflow's tables that hold what was tracked (not its tables of accounts or keys). A password is sent
-as a SCRAM verifier, because the server may log statements.
+A role for the dashboard may read schema ``radt``, including later additions, and those of MLflow's
+tables that hold tracked data (not its tables of accounts or keys). A password is sent as a SCRAM
+verifier, because the server may log statements.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from radt.store.migrations import (
 from radt.store.writer import StoreWriter
 
 NAMES = ("fe_experiments", "fe_runs", "fe_metrics", "fe_metrics_available")
-#: MLflow's tables that they read, and what a reader of the dashboard may read besides.
+#: MLflow's tables that the views read, and further ones that a reader of the dashboard may read.
 _NEEDED = ("experiments", "runs", "metrics", "latest_metrics", "params", "tags")
-#: All of MLflow's tables that hold what was tracked, and no accounts or keys.
+#: All of MLflow's tables that hold tracked data; no accounts.
 READABLE = (*_NEEDED, "experiment_tags", "inputs", "input_tags", "datasets", "logged_models")
 
 _MLFLOW_SCHEMA = text(
@@ -51,8 +52,7 @@ _GRANTS = text(
 )
 _VIEW = re.compile(r"CREATE VIEW (fe_\w+) AS\n(.*?);\n", re.DOTALL)
 
-#: Parameters were written in small letters once, and are named like columns of the CSV file now.
-#: MLflow's runs that stand for workloads are none of training.
+#: Early versions wrote parameters in lower case; today they are named like columns of the CSV file.
 _ON_MLFLOW = {
     "fe_experiments": """
 SELECT e.experiment_id::integer AS experiment_id,
@@ -103,23 +103,23 @@ FROM {mlflow}.latest_metrics l""",
 
 
 class Source(StrEnum):
-    """What the views read."""
+    """Tables that the views read."""
 
     MLFLOW = "MLflow's tables"
     CHUNKS = "headers of chunks"
 
 
 def mlflow_schema(connection: Connection) -> str | None:
-    """Return the schema in which MLflow's tables are and may be read; None without one."""
+    """Return the schema with MLflow's tables, if they exist and are readable, else None."""
     row = {"names": list(_NEEDED), "count": len(_NEEDED)}
     schema = connection.execute(_MLFLOW_SCHEMA, row).scalar()
     return None if schema is None else str(schema)
 
 
 def put_views(connection: Connection, *, public: bool) -> Source:
-    """Make the views, or make them anew; in the caller's transaction.
+    """Create or replace the views in the caller's transaction.
 
-    With `public` also in schema ``public``, replacing any of their names there.
+    With `public`, also create them in schema ``public``, replacing views of the same names.
     """
     schema = mlflow_schema(connection)
     for name in NAMES:
@@ -132,7 +132,7 @@ def put_views(connection: Connection, *, public: bool) -> Source:
 
 
 def _put_public(connection: Connection, name: str) -> None:
-    """Those who could read the one that was there can read the new one."""
+    """Replace a view in schema ``public``, keeping its readers' grants."""
     readers = connection.execute(_GRANTS, {"name": name}).scalars().all()
     _execute(connection, f"DROP VIEW IF EXISTS public.{name}")
     _execute(connection, f"CREATE VIEW public.{name} AS TABLE radt.{name}")
@@ -142,7 +142,7 @@ def _put_public(connection: Connection, name: str) -> None:
 
 
 def _on_chunks(name: str) -> str:
-    """Return the query of the view in the migration that made it."""
+    """Return the query of the view from the latest migration that defines it."""
     for migration in reversed(migrations(Dialect.POSTGRES)):
         for view, query in _VIEW.findall(migration.sql):
             if view == name:
@@ -155,14 +155,14 @@ def _quoted(name: str) -> str:
 
 
 def _execute(connection: Connection, sql: str) -> None:
-    # As the driver takes it: casts look like parameters to SQLAlchemy.
+    # Escaped for the driver: SQLAlchemy would take casts for parameters.
     connection.exec_driver_sql(sql.replace("%", "%%"))
 
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """From which schema version to which; 0 before there was any. ``source`` is what the views of
-    the first front-end read, None in SQLite, which has none."""
+    """Schema versions before (0 for an empty store) and after. ``source`` is what the first
+    front-end's views read, None in SQLite, which has none."""
 
     before: int
     after: int
@@ -170,13 +170,13 @@ class Upgraded:
 
 
 def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
-    """Apply the migrations that are missing; an empty Postgres database becomes a store.
+    """Apply all missing migrations; an empty Postgres database becomes a store.
 
-    In Postgres the views of the first front-end are made anew, with `public_views` also in schema
-    ``public``.
+    In Postgres, also recreate the first front-end's views, with `public_views` in schema ``public``
+    too.
 
     Raises:
-        StoreError: There is no such file, or it cannot be written.
+        StoreError: The file does not exist or cannot be written.
         SchemaTooNewError: It was written by a later radt.
     """
     backend = backend_of(address)
@@ -206,7 +206,7 @@ def _version(backend: Backend) -> int:
 
 
 SCHEMA = "radt"
-#: How a role is known as one that was made here.
+#: Comment that marks a role as created here.
 _COMMENT = "radt: a reader of the store"
 _MAX_NAME_BYTES = 63
 
@@ -222,7 +222,7 @@ _WRITABLE = text(
 )
 _MAY_CREATE = text("SELECT has_schema_privilege(:name, :schema, 'CREATE')")
 _THERE = text("SELECT tablename FROM pg_tables WHERE schemaname = :schema")
-#: Who makes the tables of later versions: whoever owns the schema, and whoever is at it now.
+#: Roles that may create the tables of later versions: the schema's owner and the current user.
 _MAKERS = text(
     "SELECT current_user::text UNION SELECT r.rolname::text FROM pg_namespace n "
     "JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = :schema "
@@ -232,9 +232,9 @@ _MAKERS = text(
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """``created`` says that the role is new, ``password_set`` that it got a password;
-    ``mlflow_schema`` is where MLflow's tables are that it may read, None for none; ``uri`` is what
-    the reader connects to, without password.
+    """Outcome of `grant_reader`. ``created``: the role is new. ``password_set``: it got a password.
+    ``mlflow_schema`` is where MLflow's readable tables are, None for none; ``uri`` is the reader's
+    address without password.
     """
 
     created: bool
@@ -244,13 +244,13 @@ class Granted:
 
 
 def grant_reader(address: StoreAddress, name: str, password: str | None) -> Granted:
-    """Let a role read the store; it is made if it is not there. Again is harmless.
+    """Let a role read the store, creating the role if needed. Idempotent.
 
-    Without a password the role keeps its own.
+    Without `password`, the role keeps its own.
 
     Raises:
-        UsageError: The name cannot be a reader's.
-        StoreError: The role could write nonetheless, or you have not the right to this.
+        UsageError: The name is not allowed for a reader.
+        StoreError: The role could still write, or you lack the privilege to grant this.
     """
     _check_name(name)
     with _store(address) as connection:
@@ -271,17 +271,17 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
         _grant(connection, name, schema)
         _check_reads_only(connection, address, name, schema)
     url = make_url(address.uri).set(drivername="postgresql", username=name, password=None)
-    # What libpq takes of it is ours, not the reader's.
+    # Query parameters for libpq are ours, not the reader's.
     shown = url.difference_update_query(("password", "passfile", "user", "sslpassword"))
     return Granted(role is None, password is not None, schema, shown.render_as_string())
 
 
 def has_role(address: StoreAddress, name: str) -> bool:
-    """Return whether there is such a role.
+    """Return whether the role exists.
 
     Raises:
         UsageError: The store is a file.
-        StoreError: It cannot be reached.
+        StoreError: The database cannot be reached.
     """
     with _store(address) as connection:
         row = {"name": name, "comment": _COMMENT}
@@ -289,11 +289,11 @@ def has_role(address: StoreAddress, name: str) -> bool:
 
 
 def revoke_reader(address: StoreAddress, name: str) -> bool:
-    """Take all that back; a role that was made here is removed, which is what it returns.
+    """Revoke a role's access; return whether the role itself, if created here, was removed.
 
     Raises:
-        UsageError: There is no such role.
-        StoreError: You have not the right to this, or the role is needed elsewhere.
+        UsageError: The role does not exist.
+        StoreError: You lack the privilege, or other objects depend on the role.
     """
     _check_name(name)
     with _store(address) as connection:
@@ -355,7 +355,7 @@ def _grant(connection: Connection, name: str, schema: str | None) -> None:
 
 
 def _later_tables(connection: Connection) -> list[str]:
-    """Beginnings of statements about what will be made."""
+    """Return the beginnings of statements about tables created later."""
     makers = connection.execute(_MAKERS, {"schema": SCHEMA}).scalars().all()
     return [
         f"ALTER DEFAULT PRIVILEGES FOR ROLE {_quoted(maker)} IN SCHEMA {SCHEMA}" for maker in makers
@@ -370,7 +370,7 @@ def _mlflow_tables(connection: Connection, schema: str) -> list[str]:
 def _check_reads_only(
     connection: Connection, address: StoreAddress, name: str, schema: str | None
 ) -> None:
-    """Check the role's rights: its own, and those of a role that it is a member of."""
+    """Check the role's privileges: its own and those of roles that it is a member of."""
     row = {"name": name, "radt": SCHEMA, "mlflow": schema or SCHEMA}
     table = connection.execute(_WRITABLE, row).scalar()
     creates = connection.execute(_MAY_CREATE, {"name": name, "schema": SCHEMA}).scalar()

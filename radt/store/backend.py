@@ -1,4 +1,4 @@
-"""Where a store is (an SQLite file or a Postgres schema), and how the two databases differ."""
+"""Store addresses (an SQLite file or a Postgres schema), and how the two databases differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from radt.masking import is_postgres, masked, with_driver
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """One of both: ``path`` of a file, or ``uri`` of a Postgres database, with psycopg2 as driver.
+    """Address of a store: ``path`` of a file, or ``uri`` of a Postgres database (psycopg2).
 
     Passwords need not be in the URI: libpq also takes them from ``PGPASSWORD``, from ``~/.pgpass``
     or ``PGPASSFILE``, and from the file that ``?passfile=`` names.
@@ -30,10 +30,10 @@ class StoreAddress:
 
     @classmethod
     def of(cls, given: StoreAddress | Path | str) -> StoreAddress:
-        """Return the address that a path, or a text that may be a URI, stands for.
+        """Parse a path, or a text that may be a URI.
 
         Raises:
-            UsageError: It is a URI of something else.
+            UsageError: The URI is not one of a Postgres database.
         """
         if isinstance(given, StoreAddress):
             return given
@@ -53,36 +53,36 @@ class StoreAddress:
         return self.path is None
 
     def __str__(self) -> str:
-        """For people: without passwords."""
+        """Return the address without passwords."""
         return masked(self.uri.replace("+psycopg2", "", 1)) if self.path is None else str(self.path)
 
 
 class Dialect(StrEnum):
-    """Kinds of databases; each has its folder in ``schemas/migrations``."""
+    """Kind of database; each has its folder in ``schemas/migrations``."""
 
     SQLITE = "sqlite"
     POSTGRES = "postgres"
 
     @classmethod
     def of(cls, connection: Connection) -> Dialect:
-        """Return the kind that a connection goes to."""
+        """Return the kind of database that a connection goes to."""
         return cls.POSTGRES if connection.dialect.name == "postgresql" else cls.SQLITE
 
 
 class Changes(ABC):
-    """Notices that somebody has written to a store."""
+    """Detects that another process has written to a store."""
 
     @abstractmethod
     def token(self) -> int:
-        """Return a number below 2**53 that changes whenever somebody has written."""
+        """Return a number below 2**53 that changes with every write to the store."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it holds; harmless if it has."""
+        """Release held connections. Idempotent."""
 
 
 class Backend(ABC):
-    """One store's database: how it is opened, and what its errors mean."""
+    """Database of one store: how to open it, and what its errors mean."""
 
     dialect: Dialect
 
@@ -91,15 +91,15 @@ class Backend(ABC):
 
     @abstractmethod
     def check_there(self) -> None:
-        """Make sure before reading that there is something.
+        """Check before reading that the store exists.
 
         Raises:
-            StoreError: There is no store, or it may not be read.
+            StoreError: The store does not exist or is not readable.
         """
 
     @abstractmethod
     def make_room(self) -> None:
-        """Make what the database needs around it before a writer opens it.
+        """Create what the database needs around it before a writer opens it.
 
         Raises:
             StoreError: It cannot be made.
@@ -107,23 +107,23 @@ class Backend(ABC):
 
     @abstractmethod
     def writer_engine(self) -> Engine:
-        """Return connections whose transactions see and keep out others as a writer has to."""
+        """Return an engine whose transactions isolate writers from each other."""
 
     @abstractmethod
     def reader_engine(self) -> Engine:
-        """Connections that cannot write and never wait for writers; transactions are snapshots."""
+        """Return an engine of read-only snapshots that never wait for writers."""
 
     @abstractmethod
     def changes(self, reader: Engine) -> Changes:
-        """Notices changes, through a reader's engine."""
+        """Return a change detector that reads through a reader's engine."""
 
     @abstractmethod
     def table_names(self, connection: Connection) -> frozenset[str]:
-        """Tables where the store's are."""
+        """Return the names of the tables in the store's schema."""
 
     @abstractmethod
     def begin_migration(self, connection: Connection) -> None:
-        """Keep other migrations out until the end of the transaction."""
+        """Block other migrations until the end of the transaction."""
 
     @abstractmethod
     def run_script(self, connection: Connection, sql: str) -> None:
@@ -131,15 +131,15 @@ class Backend(ABC):
 
     @abstractmethod
     def lock_run(self, connection: Connection, run_id: str) -> None:
-        """Keep others from appending to a run until the end of the transaction."""
+        """Block other writers from appending to a run until the end of the transaction."""
 
     @abstractmethod
     def is_busy(self, error: BaseException | None) -> bool:
-        """Return whether the driver gave up because somebody else holds a lock."""
+        """Return whether the driver gave up because another connection holds a lock."""
 
     @abstractmethod
     def error(self, error: BaseException | None) -> StoreError:
-        """Return what the driver raised, with cause and remedy."""
+        """Return the driver's error as a `StoreError` with cause and remedy."""
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:

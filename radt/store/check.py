@@ -1,7 +1,7 @@
 """Check a store for inconsistencies.
 
-`check` reads headers and small tables alone; `check_deep` also decodes everything and compares the
-points with their headers. Both read some runs at a time, so that memory does not grow with the
+`check` only reads headers and small tables; `check_deep` also decodes all chunks and compares the
+points with their headers. Both read a few runs at a time, so memory use does not grow with the
 store.
 """
 
@@ -25,24 +25,24 @@ from radt.store.records import Int64Array, Samples
 
 
 class Trouble(StrEnum):
-    """Kinds of findings."""
+    """Kind of inconsistency."""
 
     LEDGER = "ledger"  # samples expected, received and missed do not add up
-    POINTS = "points"  # there are fewer or more points than were received
-    GAP = "gap"  # a stretch without values that cannot be one
-    ORPHAN = "orphan"  # rows of something that is not there
+    POINTS = "points"  # there are fewer or more points than samples received
+    GAP = "gap"  # a stretch without values has impossible bounds
+    ORPHAN = "orphan"  # rows refer to a missing run or series
     CHUNK = "chunk"  # chunks of a series are missing
-    TIMES = "times"  # the times of a chunk lie in a missing chunk
+    TIMES = "times"  # a chunk's times are stored in a missing chunk
     DAMAGED = "damaged"  # a chunk cannot be decoded
-    HEADER = "header"  # a chunk's header says something else than its points
+    HEADER = "header"  # a chunk's header contradicts its points
     DOUBLED = "doubled"  # points are stored twice
-    MLFLOW = "mlflow"  # a run is in MLflow or in the store, and not in the other
-    SPOOL = "spool"  # a run has a folder or is in the store, and not the other
+    MLFLOW = "mlflow"  # a run is in only one of MLflow and the store
+    SPOOL = "spool"  # a run's folder or its row in the store is missing
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong; ``run_id`` is empty where it is no run's."""
+    """An inconsistency; ``run_id`` is empty if it belongs to no run."""
 
     trouble: Trouble
     subject: str
@@ -56,7 +56,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much there is."""
+    """Number of rows by kind."""
 
     experiments: int
     workloads: int
@@ -69,8 +69,8 @@ class Counts:
 
 
 _RUNS_AT_A_TIME = 200
-#: Differences between samples and points that are no sign of anything: the first readings of what
-#: takes differences bring none, and a killed collector may not have counted what it had written.
+#: Harmless differences between samples and points: the first reading of a difference yields no
+#: point, and a killed collector may not have counted what it had written.
 _SLACK_POINTS = 2
 _SLACK_RATIO = 0.02
 
@@ -142,7 +142,7 @@ _LOST_TIMES = text(
 
 
 def count(reader: StoreReader) -> Counts:
-    """Return how much is in a store."""
+    """Return the number of rows in a store."""
     with reader.snapshot() as connection:
         return Counts(*(int(number) for number in connection.execute(_COUNTS).one()))
 
@@ -163,7 +163,7 @@ def check(reader: StoreReader) -> Iterator[Finding]:
 
 
 def _run_groups(reader: StoreReader) -> Iterator[dict[str, bool]]:
-    """Yield whether runs have ended by their ids, some at a time."""
+    """Yield groups of run ids, each with whether the run has ended."""
     after = ""
     while True:
         with reader.snapshot() as connection:
@@ -231,7 +231,7 @@ def _check_orphans(reader: StoreReader) -> Iterator[Finding]:
 
 
 def _orphans_in(table: str) -> str:
-    """Ids of runs that are not there: from one id to the next in the index, however many rows."""
+    """Return a query for ids of missing runs that jumps from id to id in the index."""
     return (
         f"WITH RECURSIVE ids (id) AS (SELECT MIN(run_id) FROM {table} UNION ALL "  # noqa: S608
         f"SELECT (SELECT MIN(run_id) FROM {table} WHERE run_id > ids.id) FROM ids "
@@ -241,7 +241,7 @@ def _orphans_in(table: str) -> str:
 
 
 def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Finding]:
-    """Yield the inconsistencies of some runs."""
+    """Yield the inconsistencies of a group of runs."""
     ids = {"ids": list(runs)}
     listeners: dict[tuple[str, int], tuple[str, bool]] = {
         (run_id, number): (listener, bool(regular))
@@ -281,7 +281,7 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
             run_id,
         )
     for run_id, listener, received, has_gaps in connection.execute(_RECEIVED, ids):
-        if runs[run_id]:  # what goes on may have counted what it has not stored yet
+        if runs[run_id]:  # an active run may have counted samples that it has not stored yet
             key = (run_id, listener)
             if cause := _received_cause(
                 listener, int(received), points.get(key, ()), totals.get(key, 0), bool(has_gaps)
@@ -292,15 +292,15 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
 def _received_cause(
     listener: str, received: int, points: Sequence[int], total: int, has_gaps: bool
 ) -> str:
-    """Return what is wrong with the points of a listener's regular series, if so.
+    """Return the error in the points of a listener's regular series, or an empty text.
 
-    Each reading brings at most one point to most series; where it brings none to any there is a
-    gap, with its reason.
+    Each reading adds at most one point to most series. A reading that adds none to any series is
+    covered by a gap with its reason.
     """
     if listener == SOFTWARE:
         return f"{received:,} values were logged, {total:,} are stored" if total < received else ""
     if not points:
-        # What has no regular series brings values now and then only.
+        # A listener without regular series only yields values now and then.
         return (
             f"{received:,} samples were received, none is stored"
             if received and not (total or has_gaps)
@@ -317,7 +317,7 @@ def _received_cause(
 _CHUNKS_AT_A_TIME = 256
 #: Sums of the same numbers in another order differ in the last digits.
 _TOLERANCE = 1e-9
-#: Of so many times of a series one is remembered.
+#: One in this many times of a series is remembered.
 _ONE_OF = 16
 
 _REMEDY = "Restore the run from its archive (`radt import`) or the store from a backup"
@@ -325,7 +325,7 @@ _HEADER = (
     *("point_count", "finite_count", "first_ns", "last_ns", "first_value", "last_value"),
     *("value_min", "value_max", "value_sum"),
 )
-#: What a chunk that was thinned has kept of its extremes and ends.
+#: Header columns that a thinned chunk still shares with its points: extremes and ends.
 _KEPT = ("first_ns", "last_ns", "first_value", "last_value", "value_min", "value_max")
 _NEXT = text(
     f"SELECT {chunks.DATA_COLUMNS}, run_id, series_no, kept_count, "  # noqa: S608 - our own names
@@ -338,9 +338,10 @@ _NEXT = text(
 
 
 class _Times:
-    """Times of one series so far: a listener reads nothing twice at one instant.
+    """Times of one series so far: a listener never reads twice at the same instant.
 
-    Of chunks before the last one, one time of some is kept, the same whenever it comes again.
+    Of chunks before the last one, a sample of the times is kept, chosen by value so that a
+    duplicate is chosen too.
     """
 
     def __init__(self) -> None:
@@ -353,7 +354,7 @@ class _Times:
         self._latest_ns = -(2**63)
 
     def seen(self, series: tuple[str, int], samples: Samples) -> int:
-        """Return how many points of the next chunk are there already, about."""
+        """Return about how many points of the next chunk have been seen before."""
         if series != self._series:
             self._start(series)
         times_ns = np.unique(samples.times_ns)
@@ -374,7 +375,7 @@ def check_deep(
 ) -> Iterator[Finding]:
     """Yield chunks that cannot be decoded or have a wrong header, and duplicate points.
 
-    `progress` is called now and then with the number of points read.
+    `progress` is called with the number of points read so far.
 
     Raises:
         StoreError: The store cannot be read.
@@ -398,7 +399,7 @@ def check_deep(
 def _check_chunk(row: Row[Any], before: _Times) -> Iterator[Finding]:
     subject = f"run {row.run_id}, series {row.series_no}, chunk {row.chunk_no}"
     if row.time_data is None:
-        return  # `check` says so
+        return  # `check` reports it
     try:
         samples = chunks.ChunkData._make(row[: len(chunks.ChunkData._fields)]).samples()
     except CodecError as error:
@@ -417,7 +418,7 @@ def _check_chunk(row: Row[Any], before: _Times) -> Iterator[Finding]:
                 row.run_id,
             )
     if row.listener in (SOFTWARE, None):
-        return  # a script may log the same again
+        return  # a script may log the same value again
     if twice := before.seen((row.run_id, row.series_no), samples):
         yield Finding(
             Trouble.DOUBLED,

@@ -1,7 +1,7 @@
-"""Stretches of a series as rows of the ``chunk`` table.
+"""Chunks of a series as rows of the ``chunk`` table.
 
-Postgres gets them by binary COPY: blobs as they are, where parameters would be twice as long.
-Format: https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format".
+Postgres receives them by binary COPY, because blobs as parameters would be twice as long. Format:
+https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format".
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def copy_rows(
     columns: Mapping[str, Callable[[Any], bytes]],
     rows: Iterable[Mapping[str, Value]],
 ) -> None:
-    """Insert rows, which must not be there, into a table of Postgres, in the caller's transaction.
+    """Insert new rows into a Postgres table in the caller's transaction.
 
-    ``columns`` says how each column is encoded: this module's constants, which must be the table's
-    types. A value of None is NULL.
+    ``columns`` gives each column's encoder, one of this module's constants, which must match the
+    table's types. None becomes NULL.
     """
     buffer = BytesIO()
     buffer.write(_SIGNATURE)
@@ -73,13 +73,13 @@ def copy_rows(
         )
 
 
-#: Points in a sealed chunk: an hour at one per second. Larger ones hardly get smaller by the point
+#: Points in a sealed chunk: an hour at one per second. Larger chunks hardly save space per point
 #: but make zooms decode more than they show.
 POINTS_PER_CHUNK = 3600
-#: As many loose chunks of one series are merged into one.
+#: Number of loose chunks of one series that are merged into one.
 MAX_LOOSE_CHUNKS = 60
 
-#: Up to here plain Python is faster than numpy: flushes bring one point a second.
+#: Up to this many points, plain Python is faster than numpy: flushes add one point a second.
 _FEW_POINTS = 32
 
 _COLUMNS = (
@@ -116,13 +116,13 @@ _TYPES = {
     "step_data": BYTEA,
     "kept_count": INTEGER,
 }
-#: Takes the next number of the series, whichever process wrote the one before.
+#: Uses the next number of the series, whichever process wrote the previous chunk.
 APPEND = text(
     f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
     "VALUES (:run_id, :series_no, COALESCE((SELECT MAX(chunk_no) + 1 FROM chunk "
     f"WHERE run_id = :run_id AND series_no = :series_no), 0), {_PARAMETERS})"
 )
-#: Points that can be read of a chunk: fewer than its header counts if it was thinned.
+#: Number of stored points of a chunk: fewer than its header counts if it was thinned.
 STORED_COUNT = "COALESCE(kept_count, point_count)"
 #: Columns of `ChunkData`, for SELECT.
 DATA_COLUMNS = (
@@ -131,7 +131,7 @@ DATA_COLUMNS = (
     "WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
     "AND other.chunk_no = chunk.time_chunk_no)) AS time_data, value_data, step_data"
 )
-#: What these are, for `radt.store.points.fetch`.
+#: Types of these columns, for `radt.store.points.fetch`.
 DATA_KINDS = (int, int, int, int, bytes, bytes, bytes)
 
 _EMPTY_TIMES = np.empty(0, dtype=np.int64)
@@ -149,17 +149,17 @@ def insert(connection: Connection, rows: Sequence[dict[str, Value]]) -> None:
 
 
 class SharedTimes:
-    """Time columns that sealed chunks of one run have in common.
+    """Time columns that sealed chunks of one run share.
 
-    Instants are exact to the nanosecond and jitter, so they take more bytes than most values. All
-    series of a listener share them: they are stored once for those that are sealed together.
+    Times have nanosecond precision and jitter, so they take more bytes than most values. All series
+    of a listener have the same times, which are stored once for the chunks sealed together.
     """
 
     def __init__(self) -> None:
         self._places: dict[tuple[Codec, bytes], tuple[int, int]] = {}
 
     def shared(self, row: dict[str, Value], encoded: EncodedSamples) -> dict[str, Value]:
-        """Return the row of a sealed chunk, without its times if an earlier one has the same."""
+        """Return the row of a sealed chunk, without its times if an earlier chunk has the same."""
         place = (int(row["series_no"] or 0), int(row["chunk_no"] or 0))
         first = self._places.setdefault((encoded.codec, encoded.times), place)
         if first == place:
@@ -168,7 +168,7 @@ class SharedTimes:
 
 
 class ChunkData(NamedTuple):
-    """A row of `DATA_COLUMNS`; ``point_count`` are those that can be read."""
+    """A row of `DATA_COLUMNS`; ``point_count`` is the number of stored points."""
 
     chunk_no: int
     codec: int
@@ -180,7 +180,7 @@ class ChunkData(NamedTuple):
 
     @property
     def encoded(self) -> EncodedSamples:
-        """What the codec takes."""
+        """Return the columns as the codec's input."""
         return EncodedSamples(
             self.codec,  # type: ignore[arg-type]
             self.point_count,
@@ -190,7 +190,7 @@ class ChunkData(NamedTuple):
         )
 
     def samples(self) -> Samples:
-        """Decode.
+        """Decode the chunk.
 
         Raises:
             CodecError: The chunk is damaged.
@@ -202,7 +202,7 @@ def checked(samples: Samples) -> Samples:
     """Return the samples with the types the codec relies on.
 
     Raises:
-        StoreError: Columns differ in length or in type from what `Samples` says.
+        StoreError: Columns differ in length, or in type from `Samples`.
     """
     times, values, steps = samples.times_ns, samples.values, samples.steps
     if times.dtype != np.int64 or (steps is not None and steps.dtype != np.int64):
@@ -232,36 +232,36 @@ def compacted_rows(
     *,
     seal_rest: bool,
 ) -> Iterator[dict[str, Value]]:
-    """Yield rows for `insert`, of full chunks and the rest, numbered from ``chunk_no`` on."""
+    """Yield rows for `insert`: full chunks and the rest, numbered from ``chunk_no``."""
     for start in range(0, len(samples), POINTS_PER_CHUNK):
         part = sliced(samples, start, start + POINTS_PER_CHUNK)
         sealed = seal_rest or len(part) == POINTS_PER_CHUNK
         encoded = encode(part)
         row = _row(run_id, series_no, part, encoded, sealed=sealed)
         row["chunk_no"] = chunk_no + start // POINTS_PER_CHUNK
-        # A loose chunk will be replaced, so none may depend on it.
+        # A loose chunk will be replaced, so no other chunk may depend on it.
         yield times.shared(row, encoded) if sealed else row
 
 
 def thinned_row(
     run_id: str, series_no: int, chunk_no: int, kept: Samples, header: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Return a row for `insert` that holds fewer points than it describes.
+    """Return a row for `insert` with fewer points than its header describes.
 
-    ``kept`` are the points that stay, in time order; ``header`` is `header_of` all that were.
+    ``kept`` are the remaining points in time order; ``header`` is `header_of` all original points.
     """
     row = _row(run_id, series_no, kept, encode(kept), sealed=True)
     return {**row, "chunk_no": chunk_no, **header, "kept_count": len(kept)}
 
 
 def header_of(samples: Samples) -> dict[str, Value]:
-    """Return the columns that describe one point or more: counts, times and values."""
+    """Return the header columns of one or more points: counts, times and values."""
     times, values = samples.times_ns, samples.values
     if len(times) == 1:
         earliest = latest = 0
     else:
         earliest = int(np.argmin(times))
-        # The last of those with the latest time: the newest.
+        # The last of the points with the latest time, which is the newest.
         latest = len(times) - 1 - int(np.argmax(times[::-1]))
     finite_count, smallest, largest, total = _statistics(values)
     return {
@@ -278,7 +278,7 @@ def header_of(samples: Samples) -> dict[str, Value]:
 
 
 def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
-    """Return points ``start`` to ``stop``, as views."""
+    """Return points ``start`` to ``stop`` as views."""
     steps = samples.steps
     return Samples(
         samples.times_ns[start:stop],
@@ -288,7 +288,7 @@ def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """Return all parts joined; where only some have steps, the others get `NO_STEP`."""
+    """Return all parts joined; parts without steps get `NO_STEP` if any part has steps."""
     if not parts:
         return Samples(_EMPTY_TIMES, _EMPTY_VALUES)
     if len(parts) == 1:
@@ -309,7 +309,7 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def time_sorted(samples: Samples) -> Samples:
-    """In time order; points of the same time stay in the order they were written."""
+    """Return points in time order; points of the same time keep their order of writing."""
     times = samples.times_ns
     if len(times) < 2 or bool(np.all(times[1:] >= times[:-1])):
         return samples
@@ -319,7 +319,7 @@ def time_sorted(samples: Samples) -> Samples:
 
 
 def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Samples:
-    """Return points from ``start_ns`` to ``end_ns``, both included, of points in time order."""
+    """Return the points from ``start_ns`` to ``end_ns`` inclusive; the input is in time order."""
     times = samples.times_ns
     start = 0 if start_ns is None else int(np.searchsorted(times, start_ns, side="left"))
     stop = len(times) if end_ns is None else int(np.searchsorted(times, end_ns, side="right"))
@@ -359,7 +359,7 @@ def _statistics(
 ) -> tuple[int, float | None, float | None, float | None]:
     """Return the number, minimum, maximum and sum of the finite values.
 
-    A sum that overflows is stored as infinity, never as NULL, so that no mean is made of it.
+    A sum that overflows is stored as infinity, never as NULL, so that it yields no mean.
     """
     if len(values) <= _FEW_POINTS:
         few = [value for value in values.tolist() if math.isfinite(value)]
@@ -375,7 +375,7 @@ def _statistics(
 
 
 def decoded(chunks: Sequence[ChunkData]) -> Samples:
-    """Return the points of all chunks, one after the other; `NO_STEP` where only others have steps.
+    """Return the points of all chunks in sequence, with `NO_STEP` for chunks without steps.
 
     Raises:
         CodecError: A chunk is damaged.
@@ -384,7 +384,7 @@ def decoded(chunks: Sequence[ChunkData]) -> Samples:
     samples = Samples(
         np.empty(count, dtype=np.int64),
         np.empty(count, dtype=np.float64),
-        # Filled before, so that chunks without steps need no care.
+        # Filled in advance, so that chunks without steps need no special case.
         np.full(count, NO_STEP, dtype=np.int64)
         if any(chunk.step_data is not None for chunk in chunks)
         else None,

@@ -1,6 +1,6 @@
-"""Columns of samples to bytes and back, bit for bit.
+"""Encode columns of samples as bytes and decode them, bit for bit.
 
-Which codec wrote a chunk is stored with it, so codecs can be added but never renumbered.
+Each chunk stores the number of its codec, so codecs can be added but never renumbered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pcodec import ChunkConfig, standalone
 from radt.errors import CodecError
 from radt.store.records import Samples
 
-#: Below this many points a chunk is left raw: pcodec's headers would outweigh what it saves.
+#: Chunks with fewer points stay raw: pcodec's headers would outweigh its savings.
 MIN_POINTS_TO_COMPRESS = 16
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -31,7 +31,7 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 class Codec(IntEnum):
-    """How the data columns of a chunk are encoded."""
+    """Encoding of a chunk's data columns."""
 
     RAW = 0  # little-endian 64-bit items
     PCODEC = 1  # https://github.com/pcodec/pcodec, standalone format
@@ -40,7 +40,7 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EncodedSamples:
-    """The data columns of a chunk; ``steps`` is None where no point has a step."""
+    """Data columns of a chunk; ``steps`` is None if no point has a step."""
 
     codec: Codec
     count: int
@@ -50,7 +50,7 @@ class EncodedSamples:
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of the columns: pcodec by itself takes most flipped bits for data."""
+        """Return the CRC-32 of the columns: pcodec alone accepts most flipped bits as data."""
         return zlib.crc32(self.steps or b"", zlib.crc32(self.values, zlib.crc32(self.times)))
 
 
@@ -67,18 +67,18 @@ def encode_raw(samples: Samples) -> EncodedSamples:
 
 
 def encode(samples: Samples) -> EncodedSamples:
-    """Encode compactly, with pcodec unless it cannot give the same bits back."""
+    """Encode compactly: with pcodec if it is lossless here, else with zstd."""
     if len(samples) < MIN_POINTS_TO_COMPRESS:
         return encode_raw(samples)
     try:
         return encode_with(Codec.PCODEC, samples)
     except CodecError:
-        # What a codec cannot do is no reason to lose samples: zstd takes any bytes.
+        # A failing codec must not lose samples: zstd takes any bytes.
         return encode_with(Codec.SHUFFLED_ZSTD, samples)
 
 
 def encode_with(codec: Codec, samples: Samples) -> EncodedSamples:
-    """Encode with one codec, and check by decoding that every bit comes back.
+    """Encode with one codec, and decode again to check that no bit changed.
 
     Raises:
         CodecError: The codec failed or changed a bit.
@@ -99,7 +99,7 @@ def decode(encoded: EncodedSamples, checksum: int) -> Samples:
     """Return the samples of a chunk, in the order they were written.
 
     Raises:
-        CodecError: The codec is not known or the bytes are damaged.
+        CodecError: The codec is unknown or the bytes are damaged.
     """
     target = Samples(
         np.empty(encoded.count, dtype=_INT64),
@@ -111,13 +111,13 @@ def decode(encoded: EncodedSamples, checksum: int) -> Samples:
 
 
 def decode_into(encoded: EncodedSamples, checksum: int, target: Samples) -> None:
-    """Decode into contiguous columns that are there: as many points as the chunk has.
+    """Decode into existing contiguous columns of the chunk's length.
 
-    Many small new arrays would cost more than the decoding itself. Steps of ``target`` are left
-    alone where the chunk has none.
+    Allocating many small arrays would cost more than the decoding itself. If the chunk has no
+    steps, those of ``target`` stay unchanged.
 
     Raises:
-        CodecError: The codec is not known or the bytes are damaged.
+        CodecError: The codec is unknown or the bytes are damaged.
     """
     try:
         codec = Codec(encoded.codec)

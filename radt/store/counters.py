@@ -1,15 +1,15 @@
-"""Counters: how much they grew between readings, across restarts and wraps.
+"""Increases of counters between readings, across restarts and wraps.
 
-Series of kind COUNTER are stored as they were read. What shows or sums them takes differences here,
-so that there is one rule for a value below the one before:
+Series of kind COUNTER are stored as read. Charts and sums take differences here, so that a single
+rule covers a value below the previous one:
 
-- it *wrapped* if the series says where (``wraps_at``) and the way over the top is the shorter one,
-  less than half of the range: a counter is read often enough to grow less than that;
-- else it was *reset* and began again from 0, so the new value is the increase. What it had counted
-  between the last reading and the reset is lost: the result is never too large. (Prometheus'
-  ``rate`` does the same.)
+- it *wrapped* if the series has a ``wraps_at`` and the increase across it is less than half of the
+  range: counters are read often enough to grow less than that;
+- otherwise it was *reset* to 0, so the new value is the increase. Counts between the last reading
+  and the reset are lost, so the result is never too large. (Prometheus' ``rate`` does the same.)
 
-Values that are not finite are no readings: the increase across them goes to the next one that is.
+Values that are not finite do not count as readings: the increase across them goes to the next
+finite one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from radt.model import SeriesKind
 from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
 _NS_PER_S = 1e9
-#: Points that `rate` takes at a time.
+#: Points that `rate` processes at a time.
 _BLOCK = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class Increases:
-    """How much a counter grew from each reading to the next: all arrays (N,), N readings less one.
+    """Increase of a counter from each reading to the next: arrays of shape (N,) for N + 1 readings.
 
     ``amounts`` are never negative; ``start_ns`` and ``end_ns`` are the two readings' times.
     """
@@ -39,15 +39,15 @@ class Increases:
 
     @property
     def seconds(self) -> Float64Array:
-        """How far the two readings are apart."""
+        """Return the time between the two readings."""
         return (self.end_ns - self.start_ns) / _NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class RateUnit:
-    """The unit of a counter's rate, and what a rate per second is multiplied with to have it.
+    """Unit of a counter's rate, and the factor from a rate per second to it.
 
-    ``suffix`` stands behind the counter's name where the rate needs a name of its own.
+    ``suffix`` follows the counter's name where the rate needs its own name.
     """
 
     unit: str
@@ -57,13 +57,13 @@ class RateUnit:
 
 _RATE_UNITS = {
     "J": RateUnit("W"),
-    "s": RateUnit("1"),  # time used per time: a share
-    "g": RateUnit("g/h", 3600.0, "_per_h"),  # of emissions: per second nobody can picture them
+    "s": RateUnit("1"),  # time per time: a share
+    "g": RateUnit("g/h", 3600.0, "_per_h"),  # emissions: a rate per second is hard to picture
 }
 
 
 def rate_unit(unit: str) -> RateUnit:
-    """Return what the rate of a counter is in: ``By/s`` for ``By``, ``W`` for ``J``.
+    """Return the unit of a counter's rate: ``By/s`` for ``By``, ``W`` for ``J``.
 
     >>> rate_unit("By").unit, rate_unit("J").unit, rate_unit("1").unit, rate_unit("{packets}").unit
     ('By/s', 'W', '1/s', '{packets}/s')
@@ -78,8 +78,8 @@ def increases(
 
     Args:
         times_ns: Times of the readings, in order (N,).
-        values: What was read (N,); not finite for no value.
-        wraps_at: The value at which the counter starts again from 0, if it does.
+        values: Readings (N,); not finite for a missing value.
+        wraps_at: The value at which the counter starts again from 0, if any.
     """
     finite = np.isfinite(values)
     times_ns, values = times_ns[finite], values[finite]
@@ -98,19 +98,20 @@ def increases(
 def total(
     times_ns: Int64Array, values: Float64Array, wraps_at: float | None = None
 ) -> float | None:
-    """Return how much a counter grew in all; None with fewer than two readings."""
+    """Return the total increase of a counter; None with fewer than two readings."""
     amounts = increases(times_ns, values, wraps_at).amounts
     return float(amounts.sum()) if len(amounts) else None
 
 
 def rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None = None) -> Float64Array:
-    """Per second, at each of the points (N,): the mean since the reading before.
+    """Return the rate per second at each point (N,): the mean since the previous reading.
 
-    NaN at the first reading, where there is no value, and at a second reading of the same instant,
-    whose increase belongs to no time.
+    NaN at the first reading, at missing values, and at a second reading of the same instant, which
+    spans no time.
     """
     result = np.empty(len(values))
-    # In blocks: of many million points, the kernel clearing large arrays takes most of the time.
+    # In blocks: with millions of points, the kernel would spend most of the time clearing large
+    # arrays.
     last = 0  # of the readings before the block
     for start in range(0, len(values), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -138,18 +139,18 @@ def _rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None) ->
 
 
 def rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """Return the points of a counter that have a rate, as rates in the unit of `rate_unit`."""
+    """Return the defined rates of a counter as points in the unit of `rate_unit`."""
     per_s = rate(samples.times_ns, samples.values, series.wraps_at)
     known = np.isfinite(per_s)
     return Samples(samples.times_ns[known], per_s[known] * rate_unit(series.unit).factor)
 
 
 def rate_series(series: SeriesRecord) -> SeriesRecord:
-    """Return what `rates` makes of a counter: a gauge in another unit."""
+    """Return the series of a counter's `rates`: a gauge in another unit."""
     unit = rate_unit(series.unit).unit
     return replace(series, unit=unit, kind=SeriesKind.GAUGE, wraps_at=None)
 
 
 def total_of(samples: Samples, series: SeriesRecord) -> float | None:
-    """`total` of a series' points, in its own unit."""
+    """Return the `total` of a series' points in its own unit."""
     return total(samples.times_ns, samples.values, series.wraps_at)

@@ -1,4 +1,4 @@
-"""The database under a `StoreReader`: snapshots, reading records, noticing changes."""
+"""Database under a `StoreReader`: snapshots, records, detection of changes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from radt.store.tables import RecordT, Table
 
 
 def backend_of(address: StoreAddress) -> Backend:
-    """Return the database behind an address; nothing is opened."""
+    """Return the database behind an address without opening it."""
     if address.is_postgres:
-        # Not above: who uses files only need not load a driver for Postgres.
+        # Imported late: users of files need not load a Postgres driver.
         from radt.store.postgres import PostgresBackend
 
         return PostgresBackend(address)
@@ -31,7 +31,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ReadDatabase:
-    """An existing store, opened for reading; safe from several threads.
+    """An existing store, opened for reading. Thread-safe.
 
     Raises:
         StoreError: It cannot be read or is not a store.
@@ -49,25 +49,25 @@ class ReadDatabase:
         self._changes = self._backend.changes(self.engine)
 
     def close(self) -> None:
-        """Close the database; harmless if it is closed."""
+        """Close the database. Idempotent."""
         self._changes.close()
         self.engine.dispose()
 
     def change_token(self) -> int:
-        """Return a number below 2**53 that changes whenever somebody has written."""
+        """Return a number below 2**53 that changes with every write to the store."""
         with self._backend.translated_errors():
             return self._changes.token()
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Yield a connection that sees the store as it is now, until the end of the block."""
+        """Yield a connection that sees the store as of now until the end of the block."""
         with self._backend.translated_errors(), self.engine.begin() as connection:
             yield connection
 
     def query(
         self, table: Table[RecordT], clauses: str, parameters: Mapping[str, object]
     ) -> list[RecordT]:
-        """Records of a table that meet SQL clauses."""
+        """Return the records of a table that meet SQL clauses."""
         with self.snapshot() as connection:
             rows = connection.execute(text(f"{table.select} {clauses}"), parameters).all()
         return [table.read(row) for row in rows]
@@ -75,13 +75,13 @@ class ReadDatabase:
     def select(
         self, table: Table[RecordT], conditions: Mapping[str, str | None], order: str
     ) -> list[RecordT]:
-        """Records whose columns equal the given values; None sets no condition."""
+        """Return the records whose columns equal the given values; None sets no condition."""
         given = {name: value for name, value in conditions.items() if value is not None}
         where = " AND ".join(f"{name} = :{name}" for name in given)
         return self.query(table, f"{f'WHERE {where}' if where else ''} ORDER BY {order}", given)
 
     def select_of(self, table: Table[RecordT], run_ids: Sequence[str], order: str) -> list[RecordT]:
-        """Records of runs, in this order as far as it begins with the run's id."""
+        """Return the records of runs in the given order, which must begin with the run's id."""
         statement = text(f"{table.select} WHERE run_id IN :ids ORDER BY {order}").bindparams(
             bindparam("ids", expanding=True)
         )
@@ -93,7 +93,7 @@ class ReadDatabase:
         )
 
     def texts(self, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return keys and values of runs by run, from ``param`` or ``tag``."""
+        """Return the keys and values of runs by run id, from ``param`` or ``tag``."""
         statement = text(
             f"SELECT run_id, key, value FROM {table} "  # noqa: S608 - our own names
             "WHERE run_id IN :ids ORDER BY run_id, key"
@@ -111,7 +111,7 @@ class ReadDatabase:
         run_ids: Sequence[str],
         read: Callable[[Connection, Sequence[str]], list[ResultT]],
     ) -> list[ResultT]:
-        """Call ``read`` with some ids at a time, in order, all in one snapshot."""
+        """Call ``read`` with groups of ids, in order, all in one snapshot."""
         results: list[ResultT] = []
         unique = sorted(set(run_ids))
         with self.snapshot() as connection:

@@ -1,6 +1,6 @@
 """Export series of the store: tidy pandas DataFrames, Parquet and CSV files.
 
-Only one series is in memory at a time, so the length of a run does not matter.
+Only one series is in memory at a time, so runs may be of any length.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from radt.usage import KERNEL
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A run, its series, and what reads their points in time order: a store, or an archive."""
+    """A run, its series, and a reader of their points in time order: from a store or an archive."""
 
     run: RunRecord
     series: Sequence[SeriesRecord]
@@ -88,10 +88,10 @@ def load_frame(
 def select_series(
     reader: StoreReader, run: RunRecord, metrics: Sequence[str] | None
 ) -> list[SeriesRecord]:
-    """Return all series of a run, or those of some metrics.
+    """Return all series of a run, or those of the given metrics.
 
     Raises:
-        UsageError: The run has none of one of the metrics.
+        UsageError: The run lacks one of the metrics.
     """
     series = reader.series([run.run_id])
     _check_metrics(series, metrics, 1)
@@ -117,7 +117,7 @@ def series_frame(
     *,
     with_run_id: bool = False,
 ) -> pd.DataFrame:
-    """Return the points of some series below each other, with ``run_id`` first if wanted."""
+    """Return the points of series as one long frame, optionally with ``run_id`` first."""
     filled = [position for position, points in enumerate(samples) if len(points)]
     series, samples = [series[i] for i in filled], [samples[i] for i in filled]
     counts = [len(points) for points in samples]
@@ -168,14 +168,14 @@ def _steps(steps: Int64Array | None, count: int) -> pd.arrays.IntegerArray:
 
 
 class ExportFormat(StrEnum):
-    """Kinds of files to write."""
+    """Format of an exported file."""
 
     PARQUET = "parquet"
     CSV = "csv"
 
     @classmethod
     def choose(cls, given: str | None, output: Path | None) -> ExportFormat:
-        """Return what was asked for, else what the file's name ends with, else Parquet."""
+        """Return the given format, else the one of the file's suffix, else Parquet."""
         if given is not None:
             return cls(given)
         return cls.CSV if output is not None and output.suffix.lower() == ".csv" else cls.PARQUET
@@ -188,10 +188,10 @@ def export_run(
     file_format: ExportFormat,
     metrics: Sequence[str] | None = None,
 ) -> int:
-    """Write a run's samples; return their number. The file appears when it is complete.
+    """Write a run's samples and return their number. The file appears when it is complete.
 
     Raises:
-        UsageError: The run has none of the metrics, or the file cannot be written.
+        UsageError: The run lacks one of the metrics, or the file cannot be written.
     """
     series = select_series(reader, run, metrics)
     write = _write_parquet if file_format is ExportFormat.PARQUET else _write_csv

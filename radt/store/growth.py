@@ -1,9 +1,9 @@
-"""The growing end of a series: merge its loose chunks, and read only the points that are new.
+"""The growing end of a series: merge its loose chunks, and read only new points.
 
-Every flush adds one small raw chunk a series. They are merged, 60 at a time, into one compressed
-chunk that stays loose until it is full; the order of the points never changes. Sealed chunks stay
-as they are, so a reader remembers how many points it has and the last sealed chunk it has seen:
-what is read does not grow with the series.
+Every flush adds one small raw chunk per series. These are merged, 60 at a time, into a compressed
+chunk that stays loose until it is full; the order of the points never changes. Sealed chunks do not
+change, so a reader remembers its number of points and the last sealed chunk it has seen, and reads
+no more as the series grows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Loose:
 
     @property
     def many(self) -> bool:
-        """Whether merging them is due."""
+        """Return whether merging them is due."""
         return self.chunks >= chunks.MAX_LOOSE_CHUNKS or self.points >= chunks.POINTS_PER_CHUNK
 
 
@@ -68,8 +68,8 @@ def merge_loose(
 ) -> None:
     """Replace the loose chunks of a series, and append ``more`` points.
 
-    Full chunks are sealed; the rest stays loose unless ``seal_rest``. Calls for several series of
-    the run within one transaction share ``times``.
+    Full chunks are sealed; the rest stays loose unless ``seal_rest``. Calls for several series of a
+    run share ``times`` within one transaction.
 
     Raises:
         CodecError: A loose chunk is damaged.
@@ -81,7 +81,7 @@ def merge_loose(
         parts.append(more)
     if loose:
         connection.execute(_DELETE_LOOSE, key)
-    # Loose chunks are the last of their series, so what is free begins where they began.
+    # Loose chunks are the last of their series, so their numbers can be reused from the first on.
     first_number = int(connection.execute(_NEXT_NUMBER, key).scalar_one())
     rows = chunks.compacted_rows(
         run_id, series_no, first_number, chunks.joined(parts), times, seal_rest=seal_rest
@@ -91,7 +91,7 @@ def merge_loose(
         chunks.insert(connection, group)
 
 
-#: Points that are read at a time.
+#: Points read at a time.
 PAGE_POINTS = 500_000
 
 _OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no"
@@ -113,7 +113,7 @@ _NEWEST = text(
 
 
 class Header(NamedTuple):
-    """What is known of a chunk without decoding it; ``stored`` points can be read of it."""
+    """Header of a chunk; ``stored`` is the number of its stored points."""
 
     chunk_no: int
     sealed: int
@@ -129,10 +129,10 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a series was read.
+    """Position up to which a series was read.
 
-    ``seen`` points, ``before`` of which are in sealed chunks up to ``chunk_no``, whose last point
-    is at ``last_ns``; -1 for no such chunk.
+    ``seen`` points were read, ``before`` of them from sealed chunks up to ``chunk_no`` (-1 for
+    none), whose last point is at ``last_ns``.
     """
 
     seen: int = 0
@@ -143,10 +143,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """New points: those of the chunks but for the first ``skip``.
+    """New points: those of the chunks except the first ``skip``.
 
-    ``anew`` says that they are all points from the first on, because what was read before is no
-    longer so; ``more`` that there are more to read.
+    ``anew``: all points from the first on, because earlier ones have changed. ``more``: there are
+    more to read.
     """
 
     chunks: tuple[chunks.ChunkData, ...]
@@ -165,19 +165,19 @@ class Growth:
 
 
 def headers(connection: Connection, run_id: str, series_no: int, first: int = 0) -> list[Header]:
-    """Headers of a series' chunks from number ``first`` on, in the order they were written."""
+    """Return the headers of a series' chunks from number ``first`` on, in the order of writing."""
     row = {"run_id": run_id, "series_no": series_no, "first": first}
     return [Header._make(listed) for listed in connection.execute(_HEADERS, row)]
 
 
 def has_steps(connection: Connection, run_id: str, series_no: int) -> bool:
-    """Return whether the points of a series have steps, as far as its first chunk tells."""
+    """Return whether a series has steps, judging by its first chunk."""
     row = {"run_id": run_id, "series_no": series_no}
     return bool(connection.execute(_HAS_STEPS, row).scalar())
 
 
 def newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
-    """Return the time of each run's newest sample, if that is in a loose chunk."""
+    """Return the time of each run's newest sample if it is in a loose chunk."""
     rows = connection.execute(_NEWEST, {"ids": list(run_ids)})
     return {str(run_id): int(last_ns) for run_id, last_ns in rows}
 
@@ -189,7 +189,7 @@ def grown(
     mark: Mark,
     page_points: int = PAGE_POINTS,
 ) -> Growth:
-    """Return the points behind a mark, about ``page_points`` at most."""
+    """Return the points after a mark, at most about ``page_points``."""
     listed = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
     anew = False
     if mark.chunk_no >= 0:

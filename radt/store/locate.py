@@ -1,10 +1,10 @@
-"""Which store is read: one decision, for all commands and for `radt.load`.
+"""Choose which store to read, for all commands and for `radt.load`.
 
-Runs are recorded into the file of a data folder, and with a Postgres store (``RADT_STORE_URI``)
-copied there, together with the runs of other machines. A run is read from the nearest store: the
-file, which has its newest values and needs no network, then Postgres. ``--home`` and
-``--store-uri`` say where to look, and then it is looked nowhere else. A dashboard shows one store:
-the widest, which is that of Postgres where there is one (`View`).
+Runs are recorded into the file of a data folder and, with a Postgres store (``RADT_STORE_URI``),
+copied there with the runs of other machines. A run is read from the nearest store: first the file,
+which has the newest values and needs no network, then Postgres. ``--home`` and ``--store-uri``
+restrict the search to the given stores. A dashboard shows the store with most machines: Postgres if
+configured (`View`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from radt.store.records import RunRecord
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Stores that may be read, the nearest first.
+    """Stores to read from, the nearest first.
 
-    ``file`` is None where only Postgres was asked for, ``shared`` where only the file was or there
-    is no other. ``is_chosen`` says that somebody named them for this very call.
+    ``file`` is None if only Postgres was requested; ``shared`` is None if only the file was
+    requested or no other store exists. ``is_chosen``: the user named them for this call.
     """
 
     file: StoreAddress | None
@@ -38,10 +38,10 @@ class Places:
 
     @classmethod
     def of(cls, home: Path | str | None = None, store_uri: str | None = None) -> Places:
-        """Return where to look, given the data folder and Postgres store that the user named.
+        """Return the stores for the data folder and the Postgres store that the user named.
 
         Raises:
-            UsageError: The URI is none of a Postgres database, or the settings file is wrong.
+            UsageError: The URI is not one of a Postgres database, or the settings file is invalid.
         """
         given: dict[Setting[Any], str | None] = {STORE_URI: store_uri}
         given[HOME] = None if home is None else str(home)
@@ -57,20 +57,20 @@ class Places:
 
     @property
     def stores(self) -> tuple[StoreAddress, ...]:
-        """The nearest first."""
+        """Return the stores, the nearest first."""
         return tuple(store for store in (self.file, self.shared) if store is not None)
 
     def __str__(self) -> str:
-        """For people: ``/data/radt.db or postgresql://db.example.org/radt``."""
+        """Return a text for messages: ``/data/radt.db or postgresql://db.example.org/radt``."""
         return " or ".join(map(str, self.stores))
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a dashboard shows: a store, into which it may import from MLflow meanwhile.
+    """The store that a dashboard shows, and the source it may import from meanwhile.
 
     ``import_from`` is MLflow's server, database or folder; empty for none. ``import_into`` is the
-    same store as a role that may write there, where the one that is shown may only read.
+    same store, opened as a role that may write to it.
     """
 
     store: StoreAddress
@@ -84,19 +84,19 @@ class View:
         store_uri: str | None = None,
         tracking_uri: str | None = None,
     ) -> View:
-        """Return the store of most machines: Postgres if there is one, else the data folder's file.
+        """Return the store with most machines: Postgres if configured, else the data folder's file.
 
-        A tracking URI that was named is imported from: into the data folder's file, or into the
-        Postgres store that was named, too. A Postgres store is also filled from the MLflow server
-        of the settings if they name a role that may write there (``RADT_DASHBOARD_LOAD_URI``).
+        A given tracking URI is imported into the data folder's file, or into the given Postgres
+        store. The MLflow server of the settings is imported into a Postgres store if they name a
+        role that may write there (``RADT_DASHBOARD_LOAD_URI``).
 
         Args:
-            home: A data folder that was named.
-            store_uri: A Postgres store that was named.
-            tracking_uri: MLflow's server, database or folder that was named.
+            home: The data folder that the user named.
+            store_uri: The Postgres store that the user named.
+            tracking_uri: MLflow's server, database or folder that the user named.
 
         Raises:
-            UsageError: A URI is not one, or the settings file is wrong.
+            UsageError: A URI or the settings file is invalid.
         """
         places = Places.of(home, store_uri)
         if tracking_uri is not None:
@@ -120,9 +120,9 @@ def _shared_tracking_uri(settings: Settings) -> str:
 
 
 class Readers:
-    """Opens the stores of some places as they are needed. Not thread-safe.
+    """Opens stores as they are needed. Not thread-safe.
 
-    Use it as a context manager; the readers that it gives out are its own, and closed at the end.
+    Use it as a context manager; it owns its readers and closes them at the end.
     """
 
     def __init__(self, places: Places) -> None:
@@ -137,12 +137,12 @@ class Readers:
         self._stack.close()
 
     def find_run(self, given: str) -> tuple[StoreReader, RunRecord]:
-        """Return the run of an id, radt's or MLflow's, or of the beginning of one, and its store.
+        """Return the run with the given id (radt's or MLflow's) or id prefix, and its store.
 
         Raises:
-            RunNotFoundError: It is in none of the stores, or several match in the nearest that has
-                any; or fewer than 4 characters were given.
-            StoreError: It may be in a store that cannot be read.
+            RunNotFoundError: No store has the run, the nearest store with a match has several, or
+                fewer than 4 characters were given.
+            StoreError: A store that may have it cannot be read.
         """
         for reader in self.nearest_first():
             if reader.matching_runs(given):
@@ -150,7 +150,7 @@ class Readers:
         raise RunNotFoundError(f"no run matches '{given}' in {self.places}", _remedy(self.places))
 
     def nearest_first(self) -> Iterator[StoreReader]:
-        """Yield the stores one after the other; each is opened when it is its turn.
+        """Yield the stores from the nearest on; each is opened on its turn.
 
         Raises:
             StoreError: The next one cannot be read.
@@ -161,10 +161,10 @@ class Readers:
                 yield reader
 
     def _reader(self, address: StoreAddress) -> StoreReader | None:
-        """Return the open store; None for a missing file while there is another place to look.
+        """Return the open store; None for a missing file if another store remains.
 
         Raises:
-            StoreError: It cannot be read. For one of several the message also says that.
+            StoreError: The store cannot be read. The message says so if it is one of several.
         """
         if address not in self._open:
             several = len(self.places.stores) > 1
@@ -186,23 +186,23 @@ class Readers:
 def open_reader_with(
     run: str, *, home: Path | str | None = None, store_uri: str | None = None
 ) -> Iterator[tuple[StoreReader, RunRecord]]:
-    """Yield the nearest store that has a run, open, and the run.
+    """Yield an open reader of the nearest store that has a run, and the run.
 
     ::
 
         with open_reader_with("3f2a91", home=home, store_uri=store_uri) as (reader, record):
             export_run(reader, record, ...)
 
-    ``run`` is its id, radt's or MLflow's, or 4 or more of its first characters. Of several runs,
-    each may be in another store: use one `Readers` for all of them. ``home`` and ``store_uri`` are
+    ``run`` is the run's id, radt's or MLflow's, or at least its first 4 characters. Several runs
+    may be in different stores: use one `Readers` for all of them. ``home`` and ``store_uri`` are
     what the user named (no defaults); without either, the usual data folder's file is searched,
     then the store of ``RADT_STORE_URI`` or the settings file. Commands get their `Places` from
     `radt.cli.options.reading_options`.
 
     Raises:
-        RunNotFoundError: No run matches, or more than one; the message says where was looked.
+        RunNotFoundError: No run matches, or several do; the message names the searched stores.
         StoreError: A store that may have it cannot be read.
-        UsageError: The URI is none of a Postgres database, or the settings file is wrong.
+        UsageError: The URI is not one of a Postgres database, or the settings file is invalid.
     """
     with Readers(Places.of(home, store_uri)) as readers:
         yield readers.find_run(run)

@@ -1,4 +1,4 @@
-"""Logged values that are not in a store: what of them the ledger has counted, and why."""
+"""Logged values that are missing from a store: how many the ledger counts, and why."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOSSES = text(
 
 
 def losses(reader: StoreReader, home: Home | None) -> Mapping[str, str]:
-    """Return what runs have lost of what their scripts logged, in words, by the runs' ids.
+    """Return a description of what runs have lost of their logged values, by run id.
 
     Args:
-        home: The data folder, of whose runs it says too where damaged files are kept.
+        home: The data folder; for its runs, the text also says where damaged files are kept.
 
     Raises:
         StoreError: The store cannot be read.

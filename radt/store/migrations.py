@@ -1,13 +1,12 @@
 """Upgrade a store's schema.
 
 Migrations are numbered SQL files in ``schemas/migrations``, with the same numbers for each kind of
-database. All that are missing are applied in one transaction together with their record, so that a
-store is at one version or the next, never between, however many processes open it first at the same
-time.
+database. All missing ones are applied and recorded in one transaction, so that a store is never
+between versions, however many processes open it at the same time.
 
-A file belongs to one user, whose first newer radt upgrades it. A Postgres store belongs to
-many, some with an older radt that could not use it any more: there somebody has to say so
-(``radt db upgrade``); only an empty one is set up unasked.
+A file belongs to one user, whose first newer radt upgrades it. A Postgres store is shared, and
+users with an older radt could no longer use it, so its upgrade is explicit (``radt db upgrade``).
+Only an empty one is set up automatically.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from radt.store.backend import Backend, Dialect
 
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
-#: How long to wait for others that set up the same store.
+#: How long to wait for other processes that set up the same store.
 _PATIENCE_S = 60.0
 
 _CREATE_VERSION_TABLE = """
@@ -72,7 +71,7 @@ def current_version(backend: Backend, connection: Connection) -> int:
     """Return the version of a store; 0 for an empty one.
 
     Raises:
-        StoreError: It is some other program's database.
+        StoreError: The database belongs to another program.
     """
     tables = backend.table_names(connection)
     if "schema_version" not in tables:
@@ -88,10 +87,10 @@ def current_version(backend: Backend, connection: Connection) -> int:
 
 
 def check_not_newer(backend: Backend, version: int) -> None:
-    """Refuse a store of a later radt.
+    """Raise an error if a later radt wrote the store.
 
     Raises:
-        SchemaTooNewError: It is one.
+        SchemaTooNewError: A later radt wrote the store.
     """
     if version > latest_version():
         raise SchemaTooNewError(
@@ -102,10 +101,10 @@ def check_not_newer(backend: Backend, version: int) -> None:
 
 
 def check_not_older(backend: Backend, version: int) -> None:
-    """Refuse a store that must be upgraded first.
+    """Raise an error if the store must be upgraded first.
 
     Raises:
-        SchemaTooOldError: It is one.
+        SchemaTooOldError: The store must be upgraded.
     """
     if version < latest_version():
         raise SchemaTooOldError(
@@ -116,21 +115,21 @@ def check_not_older(backend: Backend, version: int) -> None:
 
 
 def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False) -> None:
-    """Make the store up to date; wait for others that open the same new one.
+    """Bring the store up to date, waiting for other processes that create it at the same time.
 
-    A Postgres store that is not empty is only upgraded with `upgrade`.
+    A Postgres store that is not empty is upgraded only with `upgrade`.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.
-        SchemaTooOldError: It is an older one of Postgres, and ``upgrade`` is not set.
-        StoreError: It is some other program's database.
+        SchemaTooOldError: The store is an older one in Postgres, and ``upgrade`` is not set.
+        StoreError: The database belongs to another program.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
             _migrate(backend, engine, upgrade=upgrade or backend.dialect is Dialect.SQLITE)
         except DBAPIError as error:
-            # Turning WAL on wants the file for itself and does not honour the busy timeout.
+            # Switching to WAL needs the file exclusively and does not honour the busy timeout.
             if not backend.is_busy(error.orig) or time.monotonic() > deadline:
                 raise
             time.sleep(random.uniform(0.005, 0.05))  # noqa: S311 - not for secrets
@@ -139,12 +138,12 @@ def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False)
 
 
 def prepare_to_read(backend: Backend, reader: Engine) -> None:
-    """Check the version a reader finds; an older file is migrated so that it can be read.
+    """Check the store's version for a reader; an older file is migrated so that it can be read.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.
-        SchemaTooOldError: It is an older one of Postgres.
-        StoreError: There is no store, or it is some other program's database.
+        SchemaTooOldError: The store is an older one in Postgres.
+        StoreError: There is no store, or the database belongs to another program.
     """
     with reader.begin() as connection:
         version = current_version(backend, connection)
@@ -166,7 +165,7 @@ def prepare_to_read(backend: Backend, reader: Engine) -> None:
 
 
 def _migrate(backend: Backend, engine: Engine, *, upgrade: bool) -> None:
-    """Apply what is missing; safe from several processes at once."""
+    """Apply missing migrations; safe with concurrent processes."""
     with engine.begin() as connection:
         if current_version(backend, connection) == latest_version():
             return

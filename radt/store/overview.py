@@ -1,8 +1,8 @@
-"""Fewer points of a series for a chart, without losing what matters and decoding few chunks.
+"""Reduce a series to fewer points for a chart without losing peaks, decoding few chunks.
 
-Where a chunk is less than the chart can show, its header says whether it matters: only the chunks
-with the extremes of a stretch are decoded, to find the points themselves. So time and memory stay
-the same however long a series is, but for its headers.
+If chunks are finer than the chart can show, their headers tell which ones matter: only chunks with
+the extremes of a stretch are decoded, to find the points themselves. So time and memory do not grow
+with the series, except for its headers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from radt.store import chunks
 from radt.store.points import Part
 from radt.store.records import Float64Array, Int64Array, Samples
 
-#: Fewer would not leave each part of the result its share.
+#: With fewer points, some part of the result would get no share.
 MIN_POINTS = 16
 
 _MINMAX = MinMaxDownsampler()  # type: ignore[no-untyped-call]
@@ -30,16 +30,17 @@ _MINMAX = MinMaxDownsampler()  # type: ignore[no-untyped-call]
 def envelope(samples: Samples, max_points: int) -> Samples:
     """Return at most ``max_points`` (and at least 16) of the given points.
 
-    The points are cut into stretches of equal number; each keeps its smallest and its largest
-    finite value, so a spike of one point survives among millions. First and last point stay. So
-    do values that are not finite, one a stretch: a chart shows them as gaps.
+    The points are cut into stretches of equal number; each keeps its smallest and largest finite
+    value, so a spike of one point survives among millions. The first and last point are kept, and
+    one non-finite value per stretch, which a chart shows as a gap.
 
-    MinMaxLTTB would be smoother but keeps one of two opposite spikes in a stretch. Stretches are
-    not of equal time: tsdownsample's search for those fails on equal and on extreme times.
+    MinMaxLTTB would be smoother but keeps only one of two opposite spikes in a stretch. Stretches
+    do not have equal duration, because tsdownsample's search for those fails on equal and on
+    extreme times.
 
     Args:
         samples: Points in time order.
-        max_points: How many to keep.
+        max_points: Maximum number of points to keep.
     """
     chosen = envelope_indices(samples, max_points)
     if len(chosen) == len(samples):
@@ -53,7 +54,7 @@ def envelope(samples: Samples, max_points: int) -> Samples:
 
 
 def envelope_indices(samples: Samples, max_points: int) -> Int64Array:
-    """Return which of the points `envelope` keeps, in order."""
+    """Return the indices of the points that `envelope` keeps, in order."""
     count = len(samples)
     budget = max(max_points, MIN_POINTS)
     if count <= budget:
@@ -80,13 +81,13 @@ def _extremes(values: Float64Array, max_points: int) -> Int64Array:
 
 
 def one_of_each_stretch(count: int, max_points: int) -> Int64Array:
-    """Return at most so many of the numbers from 0 to ``count``, evenly apart."""
+    """Return at most ``max_points`` of the numbers from 0 to ``count``, evenly spaced."""
     if count <= max_points:
         return np.arange(count, dtype=np.int64)
     return np.arange(max_points, dtype=np.int64) * count // max_points
 
 
-#: Points of the first and of the last chunk: end, extremes, one that is not finite.
+#: Points of the first and of the last chunk: end, extremes, one non-finite value.
 _BORDER_POINTS = 8
 
 _HEADER_COLUMNS = (
@@ -96,7 +97,7 @@ _HEADER_COLUMNS = (
 
 
 class ChunkHeader(NamedTuple):
-    """A row of the header's columns; ``thinned``: its statistics are not those of its points."""
+    """Header of a chunk; if ``thinned``, its statistics describe more than its stored points."""
 
     chunk_no: int
     point_count: int
@@ -111,16 +112,16 @@ class ChunkHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Which chunks to decode, and what of them to take.
+    """Plan of the chunks to decode and the points to take from them.
 
     Attributes:
-        smallest: Numbers of chunks whose smallest value is that of a stretch.
-        largest: The same of the largest.
-        gaps: Numbers of chunks whose first value that is not finite is shown.
+        smallest: Numbers of chunks that hold the smallest value of a stretch.
+        largest: Numbers of chunks that hold the largest value of a stretch.
+        gaps: Numbers of chunks whose first non-finite value is shown.
         first: Number of the first chunk of the range.
-        last: Number of the last one.
+        last: Number of the last chunk of the range.
         has_steps: Whether any chunk of the range has steps.
-        part: What was asked for.
+        part: The requested range of a series.
     """
 
     smallest: frozenset[int]
@@ -133,11 +134,11 @@ class Overview:
 
     @property
     def numbers(self) -> list[int]:
-        """Chunks to decode, in the order they were written."""
+        """Return the numbers of the chunks to decode, in the order of writing."""
         return sorted({self.first, self.last} | self.smallest | self.largest | self.gaps)
 
     def points(self, data: Sequence[chunks.ChunkData]) -> Samples:
-        """Return the chart's points, from the chunks of these numbers.
+        """Return the chart's points, given the chunks of these numbers.
 
         Raises:
             CodecError: A chunk is damaged.
@@ -196,10 +197,10 @@ def read_headers(connection: Connection, part: Part) -> list[ChunkHeader]:
 
 
 def plan(headers: Sequence[ChunkHeader], part: Part, max_points: int) -> Overview | None:
-    """Return how to come to at most ``max_points``, or None where all chunks have to be decoded.
+    """Return a plan for at most ``max_points``, or None if all chunks must be decoded.
 
-    That is where there are too few to be worth it, where clocks were set back so that chunks
-    overlap, and where retention has thinned them.
+    All must be decoded if there are too few, if they overlap because clocks were set back, or if
+    retention has thinned them.
     """
     budget = max(max_points, MIN_POINTS) - _BORDER_POINTS
     if len(headers) < budget or any(header.thinned for header in headers):
@@ -228,7 +229,7 @@ def plan(headers: Sequence[ChunkHeader], part: Part, max_points: int) -> Overvie
 
 
 def _stretches(headers: Sequence[ChunkHeader], count: int) -> list[Sequence[ChunkHeader]]:
-    """About as many points in each; none is empty."""
+    """Split headers into nonempty stretches of about as many points."""
     if not headers:
         return []
     before = np.cumsum([0, *(header.point_count for header in headers)])

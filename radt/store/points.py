@@ -1,9 +1,10 @@
 """Find and fetch the chunks of a series that hold a range of time, or the next points.
 
-Through a cursor, psycopg2 gets blobs as hexadecimal digits: twice the bytes on the wire, and four
-times the time. Format: https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format".
+Binary COPY, because a psycopg2 cursor receives blobs as hexadecimal digits: twice the bytes on the
+wire, four times the time. Format: https://www.postgresql.org/docs/17/sql-copy.html, "Binary
+Format".
 
-Reading is apart from decoding, so that no transaction is open meanwhile.
+Reading and decoding are separate, so that no transaction is open while decoding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from radt.store.chunks import decoded
 from radt.store.records import Samples
 from radt.store.tables import Value
 
-#: Signature, flags, length of what may follow.
+#: Signature, flags, and length of the header extension.
 _HEADER_BYTES = 19
 _NULL = -1
 _END = -1
@@ -40,10 +41,10 @@ def fetch(
     parameters: Mapping[str, Value],
     kinds: Sequence[type[int | bytes]],
 ) -> list[tuple[Value, ...]]:
-    """Return the rows of a SELECT whose columns are whole numbers or blobs.
+    """Return the rows of a SELECT whose columns are integers or blobs.
 
     Raises:
-        StoreError: The answer of the database cannot be read.
+        StoreError: The database's response cannot be parsed.
     """
     if Dialect.of(connection) is not Dialect.POSTGRES:
         return [tuple(row) for row in connection.execute(statement, parameters)]
@@ -56,10 +57,10 @@ def fetch(
 
 
 def rows_of(data: bytes, kinds: Sequence[type[int | bytes]]) -> list[tuple[Value, ...]]:
-    """Return the rows of an answer in the binary format.
+    """Return the rows of a response in the binary format.
 
     Raises:
-        StoreError: It is cut short, or has other columns.
+        StoreError: The response is truncated or has other columns.
     """
     try:
         return _rows(data, kinds)
@@ -97,7 +98,7 @@ _COUNTS = text(
     f"SELECT series_no, SUM({chunks.STORED_COUNT}) "  # noqa: S608 - our own names
     "FROM chunk WHERE run_id = :run_id GROUP BY series_no"
 )
-#: Chunks in the order they were written, from the one that holds point number ``skip`` on.
+#: Chunks in the order of writing, from the one that holds point number ``skip`` on.
 _AFTER = text(
     f"SELECT {chunks.DATA_COLUMNS}, before FROM ("  # noqa: S608 - our own names
     f"SELECT chunk_no AS no, SUM({chunks.STORED_COUNT}) OVER (ORDER BY chunk_no) "
@@ -124,7 +125,7 @@ _ACROSS = text(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A series from ``start_ns`` to ``end_ns``, both included; None sets no limit."""
+    """A series from ``start_ns`` to ``end_ns``, both inclusive; None sets no limit."""
 
     run_id: str
     series_no: int
@@ -133,7 +134,7 @@ class Part:
 
     @property
     def condition(self) -> str:
-        """What is true of chunks that have points in it."""
+        """Return the SQL condition for chunks with points in the range."""
         conditions = [_OF_ONE]
         if self.start_ns is not None:
             conditions.append("last_ns >= :start")
@@ -143,7 +144,7 @@ class Part:
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Of the condition."""
+        """Return the condition's parameters."""
         given = {"start": self.start_ns, "end": self.end_ns}
         return {
             "run_id": self.run_id,
@@ -154,7 +155,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunks:
-    """Chunks of one series in the order they were written; ``before`` points precede them."""
+    """Chunks of one series in the order of writing; ``before`` points precede them."""
 
     chunks: tuple[chunks.ChunkData, ...]
     before: int = 0
@@ -169,7 +170,7 @@ class StoredChunks:
 
 
 def point_counts(connection: Connection, run_id: str) -> dict[int, int]:
-    """Return the number of points by series number, from chunk headers alone."""
+    """Return the number of points by series number, from chunk headers only."""
     rows = connection.execute(_COUNTS, {"run_id": run_id})
     return {int(number): int(count) for number, count in rows}
 
@@ -177,7 +178,7 @@ def point_counts(connection: Connection, run_id: str) -> dict[int, int]:
 def chunks_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> StoredChunks:
-    """Return the chunks that have points from ``start_ns`` to ``end_ns``; None sets no limit."""
+    """Return the chunks with points from ``start_ns`` to ``end_ns``; None sets no limit."""
     part = Part(run_id, series_no, start_ns, end_ns)
     return _chunks_where(connection, part.condition, part.parameters)
 
@@ -185,8 +186,8 @@ def chunks_between(
 def chunks_numbered(
     connection: Connection, run_id: str, series_no: int, numbers: Sequence[int]
 ) -> StoredChunks:
-    """Return the chunks of these numbers."""
-    # In the text, because databases limit the number of parameters; they are whole numbers.
+    """Return the chunks with these numbers."""
+    # Inlined, because databases limit the number of parameters; the numbers are integers.
     wanted = ", ".join(str(int(number)) for number in numbers)
     return _chunks_where(
         connection,
@@ -209,7 +210,7 @@ def _chunks_where(
 def chunks_after(
     connection: Connection, run_id: str, series_no: int, skip: int, limit: int
 ) -> StoredChunks:
-    """Return the chunks that hold ``limit`` points after the first ``skip`` that were written."""
+    """Return the chunks with ``limit`` points after the first ``skip`` in the order of writing."""
     parameters: dict[str, Value] = {
         "run_id": run_id,
         "series_no": series_no,
@@ -224,11 +225,10 @@ def chunks_after(
 def mean_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> float | None:
-    """Mean of the finite values from ``start_ns`` to ``end_ns``, both included; None without any.
+    """Return the mean of finite values from ``start_ns`` to ``end_ns`` inclusive, if any.
 
-    Chunks that lie wholly within count by their headers. So it is exact where a series that was
-    thinned was cut (`radt.store.thinning`); elsewhere what is left of a chunk stands for all of
-    it.
+    Chunks within the range count by their headers. For a thinned series, the mean is exact at its
+    cuts (`radt.store.thinning`); elsewhere a chunk's remaining points stand for all of it.
 
     Raises:
         CodecError: A chunk is damaged.

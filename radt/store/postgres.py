@@ -1,7 +1,7 @@
 """The store as the schema ``radt`` of a Postgres database, through psycopg2.
 
-What libpq takes from its surroundings counts: ``PGPASSWORD``, ``~/.pgpass``, ``PGSSLMODE`` and so
-on. Options in the URI's query win over those set here.
+libpq's environment applies: ``PGPASSWORD``, ``~/.pgpass``, ``PGSSLMODE`` and so on. Options in the
+URI's query override those set here.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from radt.store.backend import Backend, Changes, Dialect, StoreAddress
 
 SCHEMA = "radt"
 
-#: Nothing waits longer for the network: a link that stalls counts as one that is down.
+#: Nothing waits longer for the network: a stalled link counts as down.
 _CONNECT_TIMEOUT_S = 10
 _SILENCE_MS = 30_000
 _KEEPALIVES = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-#: A statement that takes longer counts as stuck; a reader's may be a big one.
+#: A slower statement counts as stuck; readers may run large ones.
 _STATEMENT_TIMEOUT_MS = 120_000
 _LOCK_TIMEOUT_MS = 30_000
 
-#: Any number that no other program locks ("radT" in ASCII).
+#: Lock number that no other program uses ("radT" in ASCII).
 _MIGRATION_LOCK = 0x72616454
 
 #: Blobs as bytes; psycopg2 gives memoryviews.
@@ -43,7 +43,7 @@ _BYTES = psycopg2.extensions.new_type(
 
 
 class PostgresBackend(Backend):
-    """A schema of a database.
+    """Store in a schema of a Postgres database.
 
     Raises:
         UsageError: The address cannot be read.
@@ -63,17 +63,17 @@ class PostgresBackend(Backend):
             ) from error
 
     def check_there(self) -> None:
-        """Nothing: connecting says so."""
+        """Do nothing: connecting raises the error."""
 
     def make_room(self) -> None:
-        """Nothing: who connects may make a schema, or is told."""
+        """Do nothing: the schema is created, or refused, on migration."""
 
     def writer_engine(self) -> Engine:
-        """One connection at a time; locks are taken by what is written (`lock_run`)."""
+        """Return an engine with one connection; writes take their locks (`lock_run`)."""
         return self._engine(pool_size=1, max_overflow=4)
 
     def reader_engine(self) -> Engine:
-        """Transactions are snapshots that may not write."""
+        """Return an engine whose transactions are read-only snapshots."""
         engine = self._engine(pool_size=4, max_overflow=12, isolation_level="REPEATABLE READ")
         event.listen(engine, "connect", _read_only)
         return engine.execution_options(postgresql_readonly=True)
@@ -84,7 +84,7 @@ class PostgresBackend(Backend):
             poolclass=QueuePool,
             pool_pre_ping=True,
             connect_args=_connect_args(self._url),
-            # Several statements a round trip.
+            # Several statements per round trip.
             executemany_mode="values_plus_batch",
             executemany_batch_page_size=200,
             **options,
@@ -112,7 +112,7 @@ class PostgresBackend(Backend):
             connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
 
     def run_script(self, connection: Connection, sql: str) -> None:
-        # The driver's own cursor: without parameters it takes `%` and `:name` as they are.
+        # The driver's own cursor: without parameters, it leaves `%` and `:name` alone.
         with closing(connection.connection.cursor()) as cursor:
             cursor.execute(sql)
 
@@ -125,7 +125,7 @@ class PostgresBackend(Backend):
         return getattr(error, "pgcode", None) in ("55P03", "40001", "40P01")
 
     def error(self, error: BaseException | None) -> StoreError:
-        """By SQLSTATE; failures to connect have none (libpq only gives a text)."""
+        """Translate by SQLSTATE; failed connections have none, only libpq's text."""
         reason = masked(str(error).strip().splitlines()[0]) if str(error).strip() else "no reason"
         code = getattr(error, "pgcode", None)
         for codes, cause, remedy in _REMEDIES:
@@ -141,7 +141,7 @@ class PostgresBackend(Backend):
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Translate also errors of the driver's own cursors, which COPY takes."""
+        """Translate also errors of the driver's own cursors, which COPY uses."""
         try:
             with super().translated_errors():
                 yield
@@ -150,7 +150,7 @@ class PostgresBackend(Backend):
 
 
 class _Revisions(Changes):
-    """Each transaction that wrote anything of a run or workload has raised its revision."""
+    """Detects changes by revisions, which every write to a run or workload raises."""
 
     def __init__(self, reader: Engine) -> None:
         self._reader = reader
@@ -187,7 +187,7 @@ _REMEDIES: tuple[tuple[str, str, str], ...] = (
         "Ask its owner; for readers there is `radt db grant-reader`",
     ),
     (
-        "42P01",  # without the right to the schema its tables are not seen
+        "42P01",  # without the right to the schema its tables are invisible
         "you may not read the store in {address}",
         "Ask its owner to run `radt db grant-reader`",
     ),
@@ -217,7 +217,7 @@ _REFUSALS = {
 
 
 def _connect_args(url: URL) -> dict[str, Any]:
-    """Arguments of libpq that the URI does not set itself."""
+    """Return libpq arguments that the URI does not set itself."""
     usual: dict[str, Any] = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "tcp_user_timeout": _SILENCE_MS,
@@ -228,7 +228,7 @@ def _connect_args(url: URL) -> dict[str, Any]:
 
 
 def _read_only(connection: Any, _record: object) -> None:
-    """Also what no transaction of ours was begun for cannot write."""
+    """Make the connection read-only, even outside of our transactions."""
     connection.autocommit = True
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_read_only TO on")
@@ -237,7 +237,7 @@ def _read_only(connection: Any, _record: object) -> None:
 
 def _set_up(connection: Any, _record: object) -> None:
     psycopg2.extensions.register_type(_BYTES, connection)
-    # Settings made inside a transaction would be undone with it.
+    # Settings made inside a transaction would be rolled back with it.
     connection.autocommit = True
     with connection.cursor() as cursor:
         cursor.execute(

@@ -1,12 +1,12 @@
-"""Retention: delete the samples of old runs, keep their summaries or nothing, and return the space.
+"""Retention: delete the samples of old runs or the runs themselves, and return the space.
 
-SQLite keeps free pages for what comes. A file that was made with ``auto_vacuum = INCREMENTAL`` lets
-go of them a few at a time, beside whoever writes; any other is copied once, which needs room and
-keeps writers out, and is such a file from then on.
+SQLite keeps free pages for later rows. A file created with ``auto_vacuum = INCREMENTAL`` releases
+them a few at a time, concurrently with writers. Any other file is copied once, which needs space
+and blocks writers, and is incremental from then on.
 
-One transaction a run, so that it can be stopped at any time and goes on where it was. What was
-taken away is recorded (table ``pruned``): a copy of the run elsewhere must not restore it, and
-the pruned run must not take the place of a complete copy.
+Each run is pruned in its own transaction, so that pruning can be interrupted and resumed. Deletions
+are recorded (table ``pruned``): a copy of the run elsewhere must not restore it, and the pruned run
+must not replace a complete copy.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from radt.store.writer import StoreWriter
 from radt.tags import PRUNED
 from radt.units import size
 
-#: Less than this is not worth a copy.
+#: Too little free space to justify a copy.
 _MIN_FREE_BYTES = 1_000_000
-#: Copying needs the rows twice, in the temporary file and in the write-ahead log, and a bit more.
+#: Copying needs the rows twice, in the temporary file and in the write-ahead log, and some more.
 _COPIES = 2
 _SPARE_BYTES = 64_000_000
-#: Pages of one step; each is a transaction.
+#: Pages per step; each step is a transaction.
 _STEP_PAGES = 2000
 _INCREMENTAL = 2
 _PATIENCE_S = 10.0
@@ -49,7 +49,7 @@ _TEMPORARY = ("SQLITE_TMPDIR", "TMPDIR")
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What became of free pages; ``reason`` says why some stay, and is empty if none do."""
+    """Free pages after `give_back`; ``reason`` is why some remain, empty if none do."""
 
     given_back_bytes: int = 0
     left_bytes: int = 0
@@ -57,7 +57,7 @@ class Space:
 
 
 def give_back(path: Path) -> Space:
-    """Make a store's file as small as what is in it, if that can be done now.
+    """Shrink a store's file to its content, if that is possible now.
 
     Raises:
         StoreError: The file is damaged or cannot be opened.
@@ -68,7 +68,7 @@ def give_back(path: Path) -> Space:
             reason = _shrink(store, path)
             after = _pages_bytes(store, "page_count")
             left = _pages_bytes(store, "freelist_count")
-            # Only now does the file itself get smaller.
+            # The file itself shrinks only now.
             store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except sqlite3.Error as error:
         raise StoreError(
@@ -106,7 +106,7 @@ def _shrink(store: sqlite3.Connection, path: Path) -> str:
 
 
 def _pages_bytes(store: sqlite3.Connection, count: str) -> int:
-    """Return pages in bytes; the file's size lacks what is in the write-ahead log."""
+    """Return pages in bytes; the file's size excludes pages in the write-ahead log."""
     return _pragma(store, count) * _pragma(store, "page_size")
 
 
@@ -120,12 +120,12 @@ def _temporary_folder() -> Path:
     return next(path for folder in folders if (path := Path(folder)).is_dir())
 
 
-#: Rows of one statement.
+#: Rows per statement.
 _GROUP = 64
-#: What a row of ``chunk`` takes besides its blobs, about.
+#: Approximate size of a row of ``chunk`` without its blobs.
 _ROW_BYTES = 150
 
-#: Everything of a run, the run itself last.
+#: All tables with rows of a run, the run itself last.
 _TABLES_OF_RUNS = (
     *("chunk", "series", "marker", "ledger", "gap", "param", "tag"),
     *("journal_cursor", "delivery", "artifact_delivered", "run"),
@@ -180,18 +180,18 @@ _DELETE_EXPERIMENT = text(
 
 
 class Keep(StrEnum):
-    """What stays of a run."""
+    """Parts of a run to keep."""
 
-    SUMMARIES = "summaries"  # all but samples; of these what `radt.store.thinning` keeps
+    SUMMARIES = "summaries"  # all but samples; of those, what `radt.store.thinning` keeps
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A run that is old enough. ``held_back`` says why it is not pruned unasked, if so.
+    """A run old enough to prune. ``held_back`` is why it needs an explicit request, if so.
 
-    ``size_bytes`` is what its samples take; ``files_elsewhere`` says that MLflow has all that is in
-    the run's folder.
+    ``size_bytes`` is the size of its samples; ``files_elsewhere``: MLflow has all files of the
+    run's folder.
     """
 
     run_id: str
@@ -206,7 +206,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was done to a run."""
+    """Outcome of pruning a run."""
 
     point_count: int
     kept_count: int
@@ -215,7 +215,7 @@ class Pruned:
 def candidates(
     reader: StoreReader, before_ns: int, keep: Keep, experiment: str | None = None
 ) -> list[Candidate]:
-    """Return runs that ended before a time and have more than is to be kept, the oldest first.
+    """Return runs that ended before a time and have more than ``keep`` retains, the oldest first.
 
     Raises:
         StoreError: The store cannot be read.
@@ -262,10 +262,10 @@ def prune_run(
     keep: Keep,
     take_along: Callable[[], object] = lambda: None,
 ) -> Pruned | None:
-    """Delete of an ended run what is not to be kept; None if somebody has written it meanwhile.
+    """Prune an ended run; return None if it was written to meanwhile.
 
-    `take_along` removes what belongs to the run elsewhere; it is called when it is sure that the
-    run is pruned, before the store forgets it.
+    `take_along` removes the run's data elsewhere; it is called once pruning is certain, before the
+    store deletes the run.
 
     Raises:
         CodecError: A chunk is damaged; nothing was changed.
@@ -277,7 +277,7 @@ def prune_run(
         points = int(connection.execute(_POINTS, key).scalar() or 0)
     if revision is None:
         return None
-    # Read and chosen before anybody is kept waiting.
+    # Read and select before blocking other writers.
     thinned = thin_run(reader, run_id) if keep is Keep.SUMMARIES else ThinnedRun((), points, 0)
     with writer.rewriting(run_id) as connection:
         if connection.execute(_REVISION, key).scalar() != revision:
@@ -322,19 +322,19 @@ def _delete(connection: Connection, run_id: str) -> None:
         connection.execute(_DELETE_EXPERIMENT, {"name": experiment})
 
 
-# -- the way back ---------------------------------------------------------------------------------
+# -- restoring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedRun:
-    """What is known of a run that was pruned: what stayed, and how many points it had before."""
+    """State of a pruned run: what was kept, and its number of points before."""
 
     kept: Keep
     point_count: int
 
 
 def pruned_run(reader: StoreReader, run_id: str) -> PrunedRun | None:
-    """Return what was done to a run; None if all of it that ever came is here.
+    """Return how a run was pruned; None if it is complete.
 
     Raises:
         StoreError: The store cannot be read.
@@ -345,10 +345,10 @@ def pruned_run(reader: StoreReader, run_id: str) -> PrunedRun | None:
 
 
 def make_way(writer: StoreWriter, run_id: str) -> None:
-    """Take away what thinning left of a run's points, as all of them are about to come back.
+    """Delete the points that thinning left of a run, as all of them are about to be restored.
 
-    Until `forget_pruned` the run counts as one that was removed: should that be never, no copy of
-    it is taken for whole.
+    Until `forget_pruned`, the run counts as removed, so that an interrupted restore never passes
+    for a complete copy.
     """
     with writer.rewriting(run_id) as connection:
         connection.execute(_DELETE_CHUNKS, {"run_id": run_id})
@@ -356,7 +356,7 @@ def make_way(writer: StoreWriter, run_id: str) -> None:
 
 
 def forget_pruned(writer: StoreWriter, run_id: str) -> None:
-    """Count a run as complete again: it was restored on purpose, from its archive."""
+    """Mark a run as complete again after restoring it from its archive."""
     with writer.rewriting(run_id) as connection:
         connection.execute(text("DELETE FROM pruned WHERE run_id = :run_id"), {"run_id": run_id})
         connection.execute(

@@ -48,21 +48,21 @@ from radt.store.tables import (
     summary_record,
 )
 
-#: A prefix of an id must have this many characters to stand for it.
+#: Minimum length of an id prefix that may stand for the id.
 MIN_PREFIX = 4
 
 
 class StoreReader:
-    """Reads a store. Safe from several threads; each call sees all that was committed before.
+    """Reads a store. Thread-safe; each call sees everything committed before.
 
     Args:
         store: The SQLite file, or the address of a Postgres database.
 
     Raises:
-        StoreError: The store is not there, cannot be read, or is not one.
+        StoreError: The store does not exist, cannot be read, or is not a radt store.
         SchemaTooNewError: It was written by a later radt.
         SchemaTooOldError: It is in Postgres and must be upgraded.
-        UsageError: The address is none.
+        UsageError: The address is invalid.
     """
 
     def __init__(self, store: StoreAddress | Path | str) -> None:
@@ -76,7 +76,7 @@ class StoreReader:
         self.close()
 
     def close(self) -> None:
-        """Close it; harmless if it is closed."""
+        """Close the store. Idempotent."""
         self._database.close()
 
     def change_token(self) -> int:
@@ -88,14 +88,14 @@ class StoreReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Yield a connection that sees the store as it is now, for other statements."""
+        """Yield a connection that sees the store as of now, for other statements."""
         with self._database.snapshot() as connection:
             yield connection
 
     # -- experiments, workloads, runs -------------------------------------------------------------
 
     def experiments(self) -> list[ExperimentSummary]:
-        """Return all experiments, the one with the latest activity first."""
+        """Return all experiments, the most recently active first."""
         statuses: dict[str, dict[RunStatus, int]] = {}
         last_ns: dict[str, int] = {}
         workload_counts: dict[str, int] = {}
@@ -117,7 +117,7 @@ class StoreReader:
         )
 
     def workloads(self, experiment: str | None = None) -> list[WorkloadRecord]:
-        """Return workloads of one experiment or of all, oldest first."""
+        """Return the workloads of one experiment or of all, oldest first."""
         return self._database.select(
             WORKLOADS, {"experiment": experiment}, "created_ns, workload_id"
         )
@@ -138,7 +138,7 @@ class StoreReader:
         status: RunStatus | None = None,
         run_ids: Sequence[str] | None = None,
     ) -> list[RunRecord]:
-        """Runs that meet all the given conditions, oldest first, by letter within a workload."""
+        """Return runs that meet all conditions, oldest first, by letter within a workload."""
         conditions = {
             "experiment": experiment,
             "workload_id": workload_id,
@@ -147,7 +147,7 @@ class StoreReader:
         order = "created_ns, LENGTH(letter), letter, run_id"
         if run_ids is None:
             return self._database.select(RUNS, conditions, order)
-        # Read in groups, each ordered for itself.
+        # Read in groups, each in its own order.
         runs = sorted(
             self._database.select_of(RUNS, run_ids, order),
             key=lambda run: (run.created_ns, len(run.letter), run.letter, run.run_id),
@@ -168,10 +168,10 @@ class StoreReader:
         )
 
     def find_run(self, given: str) -> RunRecord:
-        """Return the run of an id, radt's or MLflow's, or of the beginning of one.
+        """Return the run with the given id, radt's or MLflow's, or id prefix.
 
         Raises:
-            RunNotFoundError: None or several match, or fewer than 4 characters were given.
+            RunNotFoundError: No run or several match, or fewer than 4 characters were given.
         """
         matches = self.matching_runs(given)
         if not matches:
@@ -184,7 +184,7 @@ class StoreReader:
         raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")
 
     def matching_runs(self, given: str) -> list[RunRecord]:
-        """Return the run with that id, radt's or MLflow's, else some runs whose ids begin with it.
+        """Return the run with that id, radt's or MLflow's, else some runs with that id prefix.
 
         Raises:
             RunNotFoundError: Fewer than 4 characters were given.
@@ -194,7 +194,7 @@ class StoreReader:
             raise RunNotFoundError(
                 f"'{given}' is too short for a run id", f"Give {MIN_PREFIX} characters or more"
             )
-        # A range uses the index whatever the prefix holds; LIKE would not, and has wildcards.
+        # A range uses the index for any prefix; LIKE would not, and has wildcards.
         row = {"first": prefix, "last": prefix + chr(0x10FFFF)}
         with self._database.snapshot() as connection:
             rows = connection.execute(FIND_RUN, row).all()
@@ -203,31 +203,31 @@ class StoreReader:
         return exact or list(runs.values())
 
     def unended_runs(self) -> list[RunRecord]:
-        """Return runs that nobody has ended, oldest first."""
+        """Return runs without an end, oldest first."""
         return self._database.query(RUNS, "WHERE ended_ns IS NULL ORDER BY created_ns", {})
 
     def runs_to_deliver(self, tracking_uri: str) -> list[RunRecord]:
-        """Return runs that `StoreWriter.mark_run_delivered` was not called for, oldest first."""
+        """Return runs not yet marked by `StoreWriter.mark_run_delivered`, oldest first."""
         return self._database.query(RUNS, TO_DELIVER, {"uri": masked(tracking_uri)})
 
     def workloads_to_deliver(self, tracking_uri: str) -> list[WorkloadRecord]:
-        """Return workloads that `StoreWriter.mark_workload_delivered` was not called for."""
+        """Return workloads not yet marked by `StoreWriter.mark_workload_delivered`."""
         return self._database.query(WORKLOADS, TO_DELIVER, {"uri": masked(tracking_uri)})
 
     def params(self, run_id: str) -> dict[str, str]:
-        """Return parameters of a run."""
+        """Return the parameters of a run."""
         return self.params_of([run_id]).get(run_id, {})
 
     def params_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return parameters of runs; runs without any are left out."""
+        """Return the parameters of runs; runs without any are left out."""
         return self._database.texts("param", run_ids)
 
     def tags(self, run_id: str) -> dict[str, str]:
-        """Return tags of a run."""
+        """Return the tags of a run."""
         return self.tags_of([run_id]).get(run_id, {})
 
     def tags_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return tags of runs; runs without any are left out."""
+        """Return the tags of runs; runs without any are left out."""
         return self._database.texts("tag", run_ids)
 
     def tagged(self, key: str, experiment: str) -> dict[str, str]:
@@ -252,7 +252,7 @@ class StoreReader:
     ) -> Samples:
         """Return the points of a series in a range of time, in time order, at full resolution.
 
-        There are none if there is no such series.
+        An unknown series has no points.
 
         Raises:
             CodecError: A chunk is damaged.
@@ -271,10 +271,10 @@ class StoreReader:
             return points.point_counts(connection, run_id)
 
     def points_after(self, run_id: str, series_no: int, skip: int, limit: int) -> Samples:
-        """Return at most ``limit`` points in the order they were written, after the first ``skip``.
+        """Return at most ``limit`` points in the order of writing, after the first ``skip``.
 
-        That order never changes, so a reader that counts what it got misses none and gets none
-        twice, even where times go backwards.
+        That order never changes, so a reader that counts its points misses none and gets none
+        twice, even if times go backwards.
 
         Raises:
             CodecError: A chunk is damaged.
@@ -294,7 +294,7 @@ class StoreReader:
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> float | None:
-        """Mean of the finite values in a range of time, mostly from headers; None without any.
+        """Return the mean of finite values in a range of time, mostly from headers, if any.
 
         See `radt.store.points.mean_between`.
 
@@ -338,7 +338,7 @@ class StoreReader:
         return overview.envelope(samples, max_points)
 
     def summary(self, run_ids: Sequence[str]) -> list[SummaryRecord]:
-        """Count, mean, extremes and ends of every series that has points, from headers alone."""
+        """Return count, mean, extremes and ends of every series with points, from headers only."""
         return self._database.in_groups(
             run_ids,
             lambda connection, ids: [
@@ -364,11 +364,11 @@ class StoreReader:
     # -- what else is known of runs ---------------------------------------------------------------
 
     def markers(self, run_ids: Sequence[str]) -> list[MarkerRecord]:
-        """Return markers of runs, by run and start."""
+        """Return the markers of runs, by run and start."""
         return self._database.select_of(MARKERS, run_ids, "run_id, start_ns, marker_no")
 
     def markers_after(self, run_id: str, marker_no: int, limit: int) -> list[MarkerRecord]:
-        """Return at most ``limit`` markers of a run behind number ``marker_no``, by number."""
+        """Return at most ``limit`` markers of a run after number ``marker_no``, by number."""
         return self._database.query(
             MARKERS,
             "WHERE run_id = :run_id AND marker_no > :after ORDER BY marker_no LIMIT :limit",
@@ -376,11 +376,11 @@ class StoreReader:
         )
 
     def ledger(self, run_ids: Sequence[str]) -> list[LedgerRecord]:
-        """Return samples expected and received of every listener of runs."""
+        """Return the samples expected and received of every listener of runs."""
         return self._database.select_of(LEDGERS, run_ids, "run_id, listener")
 
     def gaps(self, run_ids: Sequence[str]) -> list[GapRecord]:
-        """Return stretches without values, by run and start."""
+        """Return the stretches of runs without values, by run and start."""
         return self._database.select_of(GAPS, run_ids, "run_id, start_ns, listener, series_no")
 
     def cursors(self, run_id: str) -> dict[str, JournalCursor]:
@@ -389,7 +389,7 @@ class StoreReader:
         return {cursor.journal: cursor for cursor in rows}
 
     def delivered(self, run_id: str) -> dict[int, int]:
-        """Return what `StoreWriter.mark_delivered` was told last, by series number."""
+        """Return the positions recorded by `StoreWriter.mark_delivered`, by series number."""
         with self._database.snapshot() as connection:
             rows = connection.execute(
                 text("SELECT series_no, delivered FROM delivery WHERE run_id = :run_id"),
@@ -398,7 +398,7 @@ class StoreReader:
             return {int(number): int(count) for number, count in rows}
 
     def delivered_artifacts(self, run_id: str) -> set[str]:
-        """Return the artifacts that `StoreWriter.mark_artifacts` was told of."""
+        """Return the artifacts recorded by `StoreWriter.mark_artifacts`."""
         with self._database.snapshot() as connection:
             rows = connection.execute(
                 text("SELECT path FROM artifact_delivered WHERE run_id = :run_id"),

@@ -1,7 +1,7 @@
 """Rows of the store as dataclasses.
 
-Times are wall-clock nanoseconds since the epoch on the machine's radt clock: monotonic time plus
-one offset that stays the same while the machine is up, so that differences are exact.
+Times are wall-clock nanoseconds since the epoch on the machine's radt clock: monotonic time plus an
+offset that is constant until the machine reboots, so that differences are exact.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Float64Array: TypeAlias = "npt.NDArray[np.float64]"
 class WorkloadRecord:
     """Runs that start together and share the hardware.
 
-    ``label`` is the user's workload id; a workload that is run again gets a new ``workload_id``.
+    ``label`` is the user's workload id; each repetition of a workload gets a new ``workload_id``.
     """
 
     workload_id: str
@@ -45,7 +45,7 @@ class RunRecord:
     """One training process.
 
     ``devices`` is normalised (``0``, ``1+2``, ``cpu``); ``listeners`` likewise (``top+smi``).
-    ``mlflow_run_id`` is None until MLflow has the run. ``end_reason`` is a sentence for people
+    ``mlflow_run_id`` is None until the run is in MLflow. ``end_reason`` is a sentence for people
     ("killed by signal 9", "exit code 3"). ``spool`` is the run's spool folder.
     """
 
@@ -73,7 +73,7 @@ class RunRecord:
 
     @property
     def is_from_mlflow(self) -> bool:
-        """Whether it was imported from MLflow and not recorded by radt: it has MLflow's id only."""
+        """Return whether the run was imported from MLflow: it has only MLflow's id."""
         return self.run_id == self.mlflow_run_id
 
 
@@ -83,8 +83,8 @@ class SeriesRecord:
 
     ``series_no`` counts from 0 within the run. ``entity`` names what was measured within the scope
     (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one). ``interval_s`` is None for
-    what scripts log and for what a listener reads now and then. ``method``, ``estimated`` and
-    ``wraps_at`` are those of the listener's `radt.listeners.api.Metric`.
+    script metrics and for irregular readings of a listener. ``method``, ``estimated`` and
+    ``wraps_at`` come from the listener's `radt.listeners.api.Metric`.
     """
 
     run_id: str
@@ -105,10 +105,10 @@ class SeriesRecord:
 class Samples:
     """Points of one series in time order: ``times_ns`` (N,), ``values`` (N,), ``steps`` (N,).
 
-    ``steps`` is None for series without steps (hardware); `radt.model.NO_STEP` in it is a single
-    missing one. Integers up to 2**53 are exact as values; of larger ones the nearest float is kept,
-    which is off by less than 1 in 10**15 (a counter of bytes gets there after 9 petabytes). Times
-    and steps are 64-bit integers throughout.
+    ``steps`` is None for series without steps (hardware); `radt.model.NO_STEP` marks a single
+    missing step. Integer values up to 2**53 are exact; larger ones are rounded to the nearest
+    float, off by less than 1 in 10**15 (a counter of bytes gets there after 9 petabytes). Times and
+    steps are 64-bit integers throughout.
     """
 
     times_ns: Int64Array
@@ -121,7 +121,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class SeriesBatch:
-    """New points of one series, to be appended."""
+    """New points to append to one series."""
 
     series_no: int
     samples: Samples
@@ -131,9 +131,9 @@ class SeriesBatch:
 class MarkerRecord:
     """An instant (``end_ns`` None) or a span with a name.
 
-    ``marker_no`` counts from 0 within the run; writing one that is there replaces it, which is how
-    an open epoch or span gets its end. ``process`` is empty for the run's first process, else
-    ``rank 1``, ``child 2``. ``step`` is the epoch's number for epochs.
+    ``marker_no`` counts from 0 within the run; writing an existing number replaces its marker,
+    which is how an open epoch or span gets its end. ``process`` is empty for the run's first
+    process, else ``rank 1``, ``child 2``. ``step`` is the epoch's number for epochs.
     """
 
     run_id: str
@@ -149,11 +149,11 @@ class MarkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """Samples expected against received of one listener in one run; replaced as it grows.
+    """Samples expected and received of one listener in one run; replaced as the counts grow.
 
-    ``expected = received + missed`` where missed ticks are those whose time passed without a
-    reading; ``sampling_ns`` is the time that readings took and ``late_ns`` how long after their
-    due time they began, each in sum, and the longest of them.
+    ``expected = received + missed``, where a missed tick is one whose time passed without a
+    reading. ``sampling_ns`` is the total time that readings took, ``late_ns`` the total delay after
+    their due times; the longest of each is also kept.
     """
 
     run_id: str
@@ -172,7 +172,7 @@ class LedgerRecord:
 
 @dataclass(frozen=True, slots=True)
 class GapRecord:
-    """A stretch without values in one series, or in all of a listener (``series_no`` -1)."""
+    """A stretch without values in one series, or in all of a listener's (``series_no`` -1)."""
 
     run_id: str
     listener: str
@@ -185,7 +185,7 @@ class GapRecord:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
-    """What is known of a whole series without decoding it; None where there is no finite value."""
+    """Summary of a whole series from headers alone; None where no value is finite."""
 
     series: SeriesRecord
     count: int
@@ -200,7 +200,7 @@ class SummaryRecord:
 
 @dataclass(frozen=True, slots=True)
 class JournalCursor:
-    """How much of one process's journal has reached the store."""
+    """Position in one process's journal up to which it was stored."""
 
     journal: str
     segment: int = 0
@@ -211,7 +211,7 @@ class JournalCursor:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """One line of the list of experiments; ``statuses`` counts runs."""
+    """A line in the list of experiments; ``statuses`` counts runs."""
 
     name: str
     workload_count: int

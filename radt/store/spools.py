@@ -1,4 +1,4 @@
-"""Spool folders of runs, beside the store: which there are, and removing them."""
+"""List, check and remove the spool folders of runs beside the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from radt.home import Home
 from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
 
-#: A folder in each journal's place that says which process had which number; not a journal.
+#: Folder among the journals that records which process had which number; not a journal.
 _LABELS = "labels"
 _AT_A_TIME = 500
 
@@ -27,7 +27,7 @@ _UNDELIVERED = text(
 
 
 def spooled_runs(home: Home) -> Iterator[str]:
-    """Yield the ids of the runs that have a folder; in no order."""
+    """Yield the ids of runs that have a spool folder, in no order."""
     try:
         with os.scandir(home.path / "runs") as entries:
             for entry in entries:
@@ -38,7 +38,7 @@ def spooled_runs(home: Home) -> Iterator[str]:
 
 
 def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
-    """Folders of runs that are not in the store, and runs whose folder is gone too early.
+    """Return folders of runs missing from the store, and runs whose folder is gone too early.
 
     Raises:
         StoreError: The store cannot be read.
@@ -69,7 +69,7 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
 
 
 def has_unread_journals(home: Home, run_id: str) -> bool:
-    """Whether something that the run wrote may not be in the store: what is read is removed."""
+    """Return whether a run may have unstored data: journals are removed once read."""
     try:
         names = os.listdir(home.run_dir(run_id).journal)  # noqa: PTH208 - of ten thousand runs
     except (FileNotFoundError, NotADirectoryError):
@@ -78,7 +78,7 @@ def has_unread_journals(home: Home, run_id: str) -> bool:
 
 
 def remove_spool(home: Home, run_id: str) -> int:
-    """Remove a run's folder; returns how many bytes that were. Harmless if there is none.
+    """Remove a run's folder and return its size in bytes; 0 if there is none.
 
     Raises:
         StoreError: Something in it cannot be removed; the rest may be gone.
@@ -100,5 +100,5 @@ def remove_spool(home: Home, run_id: str) -> int:
 def _size(path: Path) -> int:
     try:
         return path.lstat().st_size
-    except OSError:  # it went just now
+    except OSError:  # removed concurrently
         return 0

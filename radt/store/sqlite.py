@@ -1,4 +1,4 @@
-"""The store as an SQLite file, and SQLite's errors turned into ours."""
+"""The store as an SQLite file, and the translation of SQLite's errors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from radt.store.backend import Backend, Changes, Dialect, StoreAddress
 #: Marks the file as a store; set by the first migration. "radT" in ASCII.
 APPLICATION_ID = 0x72616454
 
-#: How long a connection waits for its turn before the store counts as stuck.
+#: How long a connection waits for a lock before the store counts as stuck.
 BUSY_TIMEOUT_S = 60.0
-#: The WAL file is cut back to this size after a checkpoint.
+#: The WAL file is truncated to this size after a checkpoint.
 _WAL_LIMIT_BYTES = 64 * 2**20
 _CACHE_KIB = 16 * 1024
 
 
 class SqliteBackend(Backend):
-    """A file."""
+    """Store in an SQLite file."""
 
     dialect = Dialect.SQLITE
 
@@ -59,15 +59,16 @@ class SqliteBackend(Backend):
                 f"the folder of the store {self.path} cannot be created: {error.strerror}",
                 "Set RADT_HOME to a folder you may write to",
             ) from error
-        # For its user alone. SQLite gives the files beside it the same mode; it says what is wrong.
+        # Readable by its user only. SQLite gives the files beside it the same mode, and reports any
+        # error.
         with suppress(OSError):
             self.path.touch(mode=0o600, exist_ok=False)
 
     def writer_engine(self) -> Engine:
-        """One connection, shared by all threads (the writer holds a lock round its transactions).
+        """Return an engine with one connection for all threads (the writer locks it).
 
-        Transactions begin IMMEDIATE: one that began as a reader could not become a writer after
-        somebody else's commit, and no waiting would mend that.
+        Transactions begin IMMEDIATE: one that begins as a reader cannot become a writer after
+        another commit, however long it waits.
         """
         engine = create_engine(
             URL.create("sqlite", database=str(self.path)),
@@ -79,10 +80,10 @@ class SqliteBackend(Backend):
         return engine
 
     def reader_engine(self) -> Engine:
-        """Connections for readers: they see committed rows, never wait for writers, cannot write.
+        """Return a read-only engine that sees committed rows and never waits for writers.
 
-        Opened ``mode=rw``, which creates nothing: a reader that comes first after a crash must be
-        able to recover the write-ahead log.
+        Opened ``mode=rw``, which creates no file but lets the first reader after a crash recover
+        the write-ahead log.
         """
         if is_foreign(self.path):
             engine = create_engine(
@@ -110,23 +111,20 @@ class SqliteBackend(Backend):
         return frozenset(str(name) for (name,) in rows)
 
     def begin_migration(self, connection: Connection) -> None:
-        """Nothing: the transaction holds the write lock from its beginning."""
+        """Do nothing: the transaction holds the write lock from its beginning."""
 
     def run_script(self, connection: Connection, sql: str) -> None:
         for statement in statements(sql):
             connection.exec_driver_sql(statement)
 
     def lock_run(self, connection: Connection, run_id: str) -> None:
-        """Nothing: the transaction keeps all other writers out."""
+        """Do nothing: the transaction keeps all other writers out."""
 
     def is_busy(self, error: BaseException | None) -> bool:
         return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
 
     def error(self, error: BaseException | None) -> StoreError:
-        """
-        Extended codes (``SQLITE_BUSY_SNAPSHOT``, ``SQLITE_IOERR_WRITE``) begin with the plain
-        one's name.
-        """
+        """Translate an error of SQLite."""
         name = str(getattr(error, "sqlite_errorname", "") or "")
         plain = "_".join(name.split("_")[:2])
         if plain in _REMEDIES:
@@ -145,20 +143,20 @@ class SqliteBackend(Backend):
 
 
 class _DataVersion(Changes):
-    """SQLite's own count, which costs microseconds."""
+    """Detects changes by SQLite's own counter, which costs microseconds."""
 
     def __init__(self, reader: Engine) -> None:
         self._reader = reader
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        # `data_version` counts from the opening of a connection. Something random in front keeps a
-        # browser from taking a restarted dashboard's token for one it knows.
+        # `data_version` counts from the opening of a connection. A random prefix keeps a browser
+        # from mistaking a restarted dashboard's token for a known one.
         self._base = secrets.randbelow(2**20) << 32
 
     def token(self) -> int:
         with self._lock:
             if self._connection is None:
-                # One connection for good: SQLite compares with what this connection saw before.
+                # One permanent connection: SQLite compares with what this connection saw before.
                 self._connection = self._reader.connect()
             version = self._connection.exec_driver_sql("PRAGMA data_version").scalar_one()
             # Ends the transaction that SQLAlchemy began: inside it the store would never change.
@@ -173,7 +171,7 @@ class _DataVersion(Changes):
 
 
 class _FileChanges(Changes):
-    """For somebody else's store, where no connection may be kept; a tick of 4 ms coarse."""
+    """Detects changes of another user's store without an open connection; resolution 4 ms."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -187,15 +185,14 @@ class _FileChanges(Changes):
         return token % 2**53
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
 
 def statements(sql: str) -> Iterator[str]:
-    """The statements of a script, one by one: SQLite's driver takes no more, but inside its own
-    transactions.
+    """Yield the statements of a script; the driver's executescript would end our transaction.
 
     Raises:
-        StoreError: The last one is not complete.
+        StoreError: The last statement is incomplete.
     """
     pending = ""
     for line in sql.splitlines(keepends=True):
@@ -208,17 +205,18 @@ def statements(sql: str) -> Iterator[str]:
 
 
 def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
-    # Leaves BEGIN to the event below instead of to the driver's guesses.
+    # Leaves BEGIN to the event below instead of to the driver's heuristics.
     connection.isolation_level = None
     empty = connection.execute("PRAGMA page_count").fetchone() == (0,)
     if not empty and connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-        # Being made by another process, in WAL already; or no store, to be refused unchanged.
+        # Another process is creating it, already in WAL; or it is not a store, to be refused
+        # unchanged.
         return
     if empty:
-        # `radt prune` can then give room back bit by bit, without a second copy of the file.
+        # `radt prune` can then release space step by step, without a second copy of the file.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     # Some network file systems cannot do WAL. SQLite then keeps its rollback journal: slower, and
-    # readers wait for writers, but nothing is lost.
+    # readers wait for writers, but no data is lost.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     # What takes the place of a password does not leave it in the page's free bytes.
@@ -228,16 +226,16 @@ def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Return whether the store's folder may not be written: it is somebody else's."""
+    """Return whether the store's folder is not writable, so that it belongs to another user."""
     return not os.access(path.absolute().parent, os.W_OK)
 
 
 def _foreign(path: Path) -> sqlite3.Connection:
-    """Return a connection to somebody else's store, for one transaction only.
+    """Open another user's store for a single transaction.
 
-    SQLite can read the write-ahead log there as long as a writer keeps it open, but cannot make one
-    where there is none. Then the file is at rest and is read as if nobody ever changed it; so that
-    this is true, no such connection is kept.
+    SQLite can read the write-ahead log there while a writer keeps it open, but cannot create it.
+    Without a log, the file is at rest and is opened as immutable; to keep that assumption true, no
+    such connection stays open.
     """
     at_rest = not path.with_name(f"{path.name}-wal").exists()
     return sqlite3.connect(

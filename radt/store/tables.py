@@ -1,6 +1,6 @@
-"""How records become rows and rows records, and the longer statements of reader and writer.
+"""Convert records to rows and back, and the longer statements of reader and writer.
 
-Columns are named like the fields.
+Columns have the names of the fields.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _TRACKING_URI = "tracking_uri"
 
 
 def to_column(value: object) -> Value:
-    """Return a field's value as the database takes it."""
+    """Return a field's value in the database's type."""
     if isinstance(value, str):
         return _storable(str(value))
     if isinstance(value, tuple):
         return json.dumps(value)
     if isinstance(value, Integral):
-        return int(value)  # numpy's integers too, which the driver would refuse
+        return int(value)  # also numpy's integers, which the driver would refuse
     if value is None or isinstance(value, float | bytes):
         return value
     raise TypeError(f"a {type(value).__name__} cannot be stored")
 
 
 def _storable(value: str) -> str:
-    """Paths may hold bytes that are no UTF-8, and Postgres takes no NUL: both are shown escaped."""
+    """Escape bytes of paths that are not UTF-8, and NUL, which Postgres refuses."""
     if "\0" in value:
         value = value.replace("\0", "\\x00")
     if value.isascii():
@@ -65,10 +65,10 @@ def _names(column: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Table(Generic[RecordT]):
-    """A table whose rows are one kind of record.
+    """Table whose rows are one kind of record.
 
-    ``decoders`` turn columns back into fields where that takes more than the driver does;
-    ``extra_keys`` are key columns that are no fields of the record.
+    ``decoders`` turn columns back into fields where the driver's conversion is not enough;
+    ``extra_keys`` are key columns that are not fields of the record.
     """
 
     name: str
@@ -83,12 +83,12 @@ class Table(Generic[RecordT]):
 
     @cached_property
     def select(self) -> str:
-        """``SELECT … FROM table`` in the order of the record's fields."""
+        """Return ``SELECT … FROM table`` in the order of the record's fields."""
         return f"SELECT {', '.join(self.fields)} FROM {self.name}"  # noqa: S608 - our own names
 
     @cached_property
     def upsert(self) -> TextClause:
-        """Insert a row, or replace the one with the same key."""
+        """Return the statement that inserts a row or replaces the one with the same key."""
         columns = (*self.extra_keys, *self.fields)
         keys = (*self.extra_keys, *self.keys)
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
@@ -114,10 +114,10 @@ class Table(Generic[RecordT]):
         return self.record(*values)
 
     def changes(self, given: Mapping[str, object]) -> dict[str, Value]:
-        """Columns to update, checked.
+        """Return the columns to update after checking them.
 
         Raises:
-            TypeError: A name is no field of the record or is part of its key.
+            TypeError: A name is not a field of the record or is part of its key.
         """
         wrong = [name for name in given if name not in self.fields or name in self.keys]
         if wrong:
@@ -139,7 +139,7 @@ def hide_passwords(connection: Connection) -> None:
 
 
 def _by_value(enum: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """Like calling the enum, several times as fast: lists of runs have thousands of them."""
+    """Return a lookup by value, several times as fast as calling the enum."""
     members = {member.value: member for member in enum}
     return members.__getitem__
 
@@ -175,7 +175,7 @@ RUN_COUNTS = text(
     "MAX(COALESCE(ended_ns, started_ns, created_ns)) FROM run GROUP BY experiment, status"
 )
 
-#: Two selects, because SQLite uses both indexes only so.
+#: Two selects, because SQLite otherwise would not use both indexes.
 FIND_RUN = text(
     f"{RUNS.select} WHERE run_id >= :first AND run_id < :last "
     f"UNION {RUNS.select} WHERE mlflow_run_id >= :first AND mlflow_run_id < :last LIMIT 5"
@@ -201,21 +201,21 @@ _CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
 
 
 def _end_value(column: str, time: str, order: str) -> str:
-    """Return the value at the earliest or latest time of a series, found in the headers."""
+    """Return an SQL expression for the value at the earliest or latest time, from the headers."""
     return (
         f"(SELECT c.{column} FROM chunk c WHERE {_CHUNK_OF_SERIES} "  # noqa: S608 - our own names
         f"AND c.{time} = t.{time} ORDER BY c.chunk_no {order} LIMIT 1)"
     )
 
 
-#: Series that have points, with the sums of their chunks' headers.
+#: Series with points, with the sums of their chunks' headers.
 SUMMARY = text(
     f"SELECT {_SERIES_COLUMNS}, t.points, t.finite, t.total, t.smallest, t.largest, "  # noqa: S608
     f"{_end_value('first_value', 'first_ns', 'ASC')}, "
     f"{_end_value('last_value', 'last_ns', 'DESC')}, "
     "t.first_ns, t.last_ns "
     "FROM (SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
-    # Where SQLite comes to infinity, Postgres would refuse to go on.
+    # On overflow SQLite returns infinity, Postgres raises an error.
     "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) AS total, "
     "MIN(value_min) AS smallest, MAX(value_max) AS largest, "
     "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns "
@@ -235,7 +235,7 @@ LAST_LOGGED = text(
 
 
 def summary_record(row: Any) -> SummaryRecord:
-    """Return a row of `SUMMARY`."""
+    """Return the record of a `SUMMARY` row."""
     series = SERIES.read(row[:_SERIES_WIDTH])
     points, finite, total, smallest, largest, first, last, first_ns, last_ns = row[_SERIES_WIDTH:]
     mean = _finite(total / finite) if finite else None
@@ -285,7 +285,7 @@ PUT_TAG = _put_text("tag")
 
 
 def text_rows(run_id: str, texts: Mapping[str, str]) -> list[Row]:
-    """Return parameters of `PUT_PARAM` and `PUT_TAG`."""
+    """Return the parameters of `PUT_PARAM` and `PUT_TAG`."""
     return [
         {"run_id": run_id, "key": to_column(key), "value": to_column(value)}
         for key, value in texts.items()
@@ -293,7 +293,7 @@ def text_rows(run_id: str, texts: Mapping[str, str]) -> list[Row]:
 
 
 def put_experiment(connection: Connection, name: str, created_ns: int) -> None:
-    """Insert an experiment unless it is there."""
+    """Insert an experiment unless it exists."""
     row = {"name": to_column(name), "created_ns": created_ns}
     connection.execute(_PUT_EXPERIMENT, row)
 
@@ -301,8 +301,7 @@ def put_experiment(connection: Connection, name: str, created_ns: int) -> None:
 def raise_revisions(
     connection: Connection, run_ids: Collection[str], workload_ids: Collection[str]
 ) -> None:
-    """Say of runs and workloads that something of them was written; in order, so that two writers
-    never wait for each other."""
+    """Raise the revisions of written runs and workloads, in order to avoid deadlocks."""
     if run_ids:
         connection.execute(_RAISE_RUN, [{"key": key} for key in sorted(run_ids)])
     if workload_ids:
@@ -310,7 +309,7 @@ def raise_revisions(
 
 
 def mark_done(table: Table[Any]) -> TextClause:
-    """Mark a run or workload as wholly delivered."""
+    """Return the statement that marks a run or workload as completely delivered."""
     return text(
         f"UPDATE {table.name} SET delivery_done_ns = :now_ns, delivery_note = :note "  # noqa: S608
         f"WHERE {table.keys[0]} = :key"
@@ -323,7 +322,7 @@ def update(
     """Change columns of one row; the names are checked (`Table.changes`).
 
     Raises:
-        RunNotFoundError: There is no such row.
+        RunNotFoundError: The row does not exist.
     """
     if changes:
         assignments = ", ".join(f"{name} = :{name}" for name in changes)

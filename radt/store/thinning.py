@@ -1,10 +1,10 @@
-"""What is left of a run's points when only its summaries are kept.
+"""Select the points to keep of a run when only its summaries are kept.
 
-Of each series a few hundred points stay, and the headers that describe all of it: count, mean,
-extremes, first and last value stay exact, and so does the mean over the epochs that reports count,
-because a series is cut where these begin and end. The points that stay are real ones and keep peaks
-(`radt.store.overview`). Of a counter both sides of every fall stay, so that what it grew in all
-comes out the same.
+Each series keeps a few hundred points and the headers that describe all of it: count, mean,
+extremes, first and last value stay exact. So does the mean over the epochs in reports, because a
+series is cut at their beginnings and ends. The kept points are real and include peaks
+(`radt.store.overview`). For a counter, both sides of every fall are kept, so that its total
+increase stays the same.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, MarkerRecord, Samples, SeriesRecord
 from radt.store.tables import Value
 
-#: Points of a series that stay, about: what a chart in a page of many needs.
+#: Approximate number of points kept of a series: enough for a chart on a page of many.
 KEPT_POINTS = 240
-#: Falls of a counter of which both sides stay.
+#: Maximum number of falls of a counter whose two sides are kept.
 _MAX_FALLS = 1000
-#: Points that are in memory at a time.
+#: Points in memory at a time.
 _PAGE_POINTS = 1_000_000
 
 Row = dict[str, Value]
@@ -34,7 +34,7 @@ Row = dict[str, Value]
 
 @dataclass(slots=True)
 class _Header:
-    """What all points of a stretch were, added up page by page."""
+    """Header of all points of a stretch, accumulated page by page."""
 
     point_count: int = 0
     finite_count: int = 0
@@ -47,7 +47,7 @@ class _Header:
     value_sum: float | None = None
 
     def add(self, row: Row) -> None:
-        """Add the header of more points of the stretch, as in `chunks`, written later."""
+        """Add the header (as in `chunks`) of later points of the stretch."""
         first_ns, last_ns = _integer(row["first_ns"]), _integer(row["last_ns"])
         if not self.point_count or first_ns < self.first_ns:
             self.first_ns, self.first_value = first_ns, _number(row["first_value"])
@@ -65,7 +65,7 @@ class _Header:
 
 @dataclass(slots=True)
 class _Stretch:
-    """One part of a series: all of it in numbers, and the points that may stay."""
+    """Part of a series: the header of all its points, and the points that may be kept."""
 
     header: _Header
     parts: list[Samples]
@@ -73,7 +73,7 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class ThinnedRun:
-    """``rows`` take the place of all of a run's chunks."""
+    """``rows`` replace all of a run's chunks."""
 
     rows: Sequence[Row]
     point_count: int
@@ -81,7 +81,7 @@ class ThinnedRun:
 
 
 def thin_run(reader: StoreReader, run_id: str) -> ThinnedRun:
-    """Read a run and choose what stays of it; nothing is written.
+    """Read a run and select the points to keep, without writing.
 
     Raises:
         CodecError: A chunk is damaged.
@@ -102,7 +102,7 @@ def thin_run(reader: StoreReader, run_id: str) -> ThinnedRun:
 
 
 def _cuts(markers: Sequence[MarkerRecord]) -> Sequence[int]:
-    """Return where series are cut: begin and end of the epochs that count, all but the first."""
+    """Return the times to cut series at: begin and end of the counted epochs, all but the first."""
     epochs = [
         marker
         for marker in markers
@@ -128,7 +128,8 @@ def _thin_series(
             part = _taken(page, np.flatnonzero(places == place))
             stretch = stretches.setdefault(place, _Stretch(_Header(), []))
             stretch.header.add(chunks.header_of(part))
-            # Of many pages more stays than in the end, so that pages are treated alike.
+            # Keeps more points per page than in the end, so that the final choice treats pages
+            # alike.
             stretch.parts.append(_thinned(chunks.time_sorted(part), 4 * KEPT_POINTS, counter))
     points = sum(stretch.header.point_count for stretch in stretches.values())
     for number, place in enumerate(sorted(stretches)):
@@ -144,7 +145,7 @@ def _thin_series(
 
 
 def _pages(reader: StoreReader, series: SeriesRecord) -> Iterator[Samples]:
-    """Yield all points in the order they were written."""
+    """Yield all points in the order of writing."""
     done = 0
     while len(page := reader.points_after(series.run_id, series.series_no, done, _PAGE_POINTS)):
         yield page
@@ -152,7 +153,7 @@ def _pages(reader: StoreReader, series: SeriesRecord) -> Iterator[Samples]:
 
 
 def _thinned(samples: Samples, max_points: int, counter: bool) -> Samples:
-    """Return the points to keep; the given ones are in time order."""
+    """Return the points to keep; the given points are in time order."""
     chosen = envelope_indices(samples, max_points)
     if len(chosen) == len(samples):
         return samples
@@ -162,7 +163,7 @@ def _thinned(samples: Samples, max_points: int, counter: bool) -> Samples:
 
 
 def _falls(samples: Samples) -> Int64Array:
-    """Both sides of where a counter began again."""
+    """Return the indices of both sides of each reset of a counter."""
     readings = np.flatnonzero(np.isfinite(samples.values))
     fell = np.flatnonzero(np.diff(samples.values[readings]) < 0)[:_MAX_FALLS]
     return np.union1d(readings[fell], readings[fell + 1])
@@ -178,7 +179,7 @@ def _taken(samples: Samples, chosen: Int64Array) -> Samples:
 
 
 def _sum(left: float, right: float) -> float:
-    """Infinite where it overflows, as in `chunks`; never NaN."""
+    """Return the sum, infinite on overflow as in `chunks`; never NaN."""
     total = left + right
     return total if math.isfinite(total) else math.inf
 

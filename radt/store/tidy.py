@@ -1,7 +1,7 @@
 """Samples as Arrow tables with the columns of `radt.load`, written to Parquet.
 
-Needs no pandas, which would double the start-up of the processes that archive runs. What is written
-reads the same with or without our code: ``pandas.read_parquet`` gives the dtypes of `radt.load`.
+Avoids pandas, which would double the start-up time of the processes that archive runs. The files
+read the same with or without radt: ``pandas.read_parquet`` gives the dtypes of `radt.load`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from radt.model import NO_STEP
 from radt.store.chunks import joined
 from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
 
-#: Columns that are the same for a whole series; kept as categories, a byte or two a row.
+#: Columns that are constant within a series; stored as categories, a byte or two per row.
 LABELS = ("metric", "unit", "scope", "entity", "listener", "kind", "method")
 SERIES_NO = "series_no"
 
@@ -44,8 +44,8 @@ _FIELDS = (
 #: Names of the columns, in order.
 COLUMNS = tuple(field.name for field in _FIELDS)
 
-#: What pandas shall make of columns that can be without a value: its own types, so that steps stay
-#: integers. (Format: https://pandas.pydata.org/docs/development/developer.html)
+#: Nullable dtypes for pandas to use for columns with missing values, so that steps stay integers.
+#: (Format: https://pandas.pydata.org/docs/development/developer.html)
 _PANDAS_TYPES = {
     "time": ("datetimetz", "datetime64[ns, UTC]", {"timezone": "UTC"}),
     "elapsed_s": ("float64", "float64", None),
@@ -58,7 +58,7 @@ _PANDAS_TYPES = {
 
 
 def pandas_notes(fields: Sequence[pa.Field]) -> dict[bytes, bytes]:
-    """Metadata of a schema that `pandas.read_parquet` goes by."""
+    """Return the schema metadata that `pandas.read_parquet` uses."""
     columns = []
     for field in fields:
         label = ("categorical", "int32", {"ordered": False})
@@ -83,13 +83,13 @@ def pandas_notes(fields: Sequence[pa.Field]) -> dict[bytes, bytes]:
 
 
 SCHEMA = pa.schema(_FIELDS, metadata=pandas_notes(_FIELDS))
-#: The same with the number of the series in front, which tells apart series of the same name.
+#: The same with the series number first, which distinguishes series of the same name.
 NUMBERED = pa.field(SERIES_NO, pa.int32(), nullable=False)
 NUMBERED_SCHEMA = pa.schema([NUMBERED, *_FIELDS], metadata=pandas_notes([NUMBERED, *_FIELDS]))
 
 
 def origin_ns(run: RunRecord) -> int:
-    """Return when a run started, else was created: where ``elapsed_s`` counts from."""
+    """Return the origin of ``elapsed_s``: the run's start, else its creation."""
     return run.created_ns if run.started_ns is None else run.started_ns
 
 
@@ -105,13 +105,13 @@ def tidy_table(
     samples: Sequence[Samples],
     schema: pa.Schema = SCHEMA,
 ) -> pa.Table:
-    """Return the points of some series of one run below each other, in the order given.
+    """Return the points of series of one run as one long table, in the given order.
 
     The schema is `SCHEMA` or `NUMBERED_SCHEMA`.
     """
     counts = np.array([len(points) for points in samples], dtype=np.int64)
     together = joined(samples)
-    # Which of the series each row is of.
+    # Index of each row's series.
     codes = np.repeat(np.arange(len(series), dtype=np.int32), counts)
     index = _array(codes, pa.int32())
 
@@ -122,7 +122,7 @@ def tidy_table(
         SERIES_NO: each([record.series_no for record in series], pa.int32()),
         "time": _array(together.times_ns, _TIME),
         "elapsed_s": _array(elapsed_s(together.times_ns, origin_ns(run)), pa.float64()),
-        # NaN is a value here, a loss that diverged; numbers keep every bit.
+        # NaN is a value here (a diverged loss); numbers keep every bit.
         "value": _array(together.values, pa.float64()),
         "step": _steps(together),
         "estimated": each([record.estimated for record in series], pa.bool_()),
@@ -135,13 +135,13 @@ def tidy_table(
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Return a writer of a file with columns of these tables.
+    """Return a writer of a Parquet file with the columns of these tables.
 
-    Numbers are never put into Parquet's dictionaries: those hold one NaN for all of them.
+    Numbers are never dictionary-encoded: Parquet's dictionaries collapse all NaNs into one.
     """
     labels = [name for name in schema.names if name in LABELS]
-    # Measured on loads, watts and bytes: values are best left to zstd as they are (1 to 3 bytes),
-    # seconds, which never repeat, want their bytes sorted (4 instead of 7).
+    # Measured on loads, watts and bytes: values compress best with plain zstd (1 to 3 bytes),
+    # seconds, which never repeat, with byte stream split (4 instead of 7).
     encodings = {
         "time": "DELTA_BINARY_PACKED",
         "step": "DELTA_BINARY_PACKED",
@@ -162,7 +162,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 def _array(
     column: npt.NDArray[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return a column of numbers as they are, not copied."""
+    """Return a column of numbers without copying it."""
     valid = None
     if missing is not None:
         valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))

@@ -1,4 +1,4 @@
-"""Totals of runs: the kernel's accounts, and how much the counters of energy grew."""
+"""Totals of runs: the kernel's accounting, and the increase of energy counters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from radt.store import counters
 from radt.store.records import RunRecord, Samples, SeriesRecord
 from radt.usage import KERNEL, TOTALS, lower_bound
 
-#: Keys of what the kernel counted, by the metric that it is stored as.
+#: Keys of the kernel's totals, by the metric that stores them.
 KERNEL_KEYS = {total.metric: total.key for total in TOTALS}
-#: Keys of the sums over devices, by the counters of energy.
+#: Keys of the sums over devices, by energy counter.
 _ENERGY_KEYS = {"gpu.energy": "gpu_energy_j", "cpu.energy": "cpu_energy_j"}
 
 
 def is_of_totals(series: SeriesRecord) -> bool:
-    """Whether a run's totals are made of the series."""
+    """Return whether a run's totals include the series."""
     if series.listener == KERNEL:
         return series.metric in KERNEL_KEYS
     return (
@@ -33,11 +33,11 @@ def key_of(series: SeriesRecord) -> str:
 
 
 def totals_of(run: RunRecord, points: Iterable[tuple[SeriesRecord, Samples]]) -> dict[str, float]:
-    """Return the totals of a run by key; what was not counted is missing.
+    """Return the totals of a run by key, without quantities that were not counted.
 
     Args:
         run: The run.
-        points: Its series of which `is_of_totals` holds, with their points in time order.
+        points: Its series that pass `is_of_totals`, with their points in time order.
     """
     totals: dict[str, float] = {}
     grown: dict[str, dict[str, float]] = {key: {} for key in _ENERGY_KEYS.values()}
@@ -56,7 +56,7 @@ def totals_of(run: RunRecord, points: Iterable[tuple[SeriesRecord, Samples]]) ->
 
 
 def total_value(samples: Samples, series: SeriesRecord) -> float | None:
-    """Return how much a counter grew, the peak of what is none; None where nothing was read."""
+    """Return a counter's increase or another series' peak; None without readings."""
     if series.kind is SeriesKind.COUNTER:
         return counters.total_of(samples, series)
     return float(samples.values.max()) if len(samples) else None

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all.
+"""Write files that appear completely or not at all.
 
-A module of its own: processes that must not import pandas write files too.
+A separate module, because processes that must not import pandas write files too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from radt.errors import UsageError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield an empty file beside ``path`` that takes its place if the block succeeds.
+    """Yield an empty file beside ``path`` that replaces it if the block succeeds.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: The file cannot be written.
     """
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)

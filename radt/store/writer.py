@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class StoreWriter:
-    """Writes a store, which is created if missing and upgraded if old.
+    """Writes a store, creating it if missing and upgrading it if old.
 
     All methods raise `StoreError` (full disk, no permission, damaged file …) and leave the store as
     it was before the transaction. Threads take turns; processes wait for each other.
@@ -60,10 +60,10 @@ class StoreWriter:
         upgrade: Also upgrade a Postgres store, which others use.
 
     Raises:
-        StoreError: It cannot be made or opened, or is some other program's database.
+        StoreError: The store cannot be created or opened, or belongs to another program.
         SchemaTooNewError: It was written by a later radt.
         SchemaTooOldError: It is in Postgres and must be upgraded.
-        UsageError: The address is none.
+        UsageError: The address is invalid.
     """
 
     def __init__(self, store: StoreAddress | Path | str, *, upgrade: bool = False) -> None:
@@ -73,10 +73,10 @@ class StoreWriter:
         self._connection: Connection | None = None
         self._doomed = False
         self._closed = False
-        # Both per run, both forgotten when a transaction is rolled back.
+        # Both are per run and cleared when a transaction is rolled back.
         self._series: dict[str, set[int]] = {}
         self._loose: dict[str, dict[int, Loose]] = {}
-        # What this transaction wrote of.
+        # Runs and workloads that this transaction wrote to.
         self._changed_runs: set[str] = set()
         self._changed_workloads: set[str] = set()
         self._backend.make_room()
@@ -89,7 +89,7 @@ class StoreWriter:
 
     @property
     def path(self) -> Path:
-        """The file; only of a store that is one."""
+        """Return the file; only for a store in a file."""
         assert self.address.path is not None
         return self.address.path
 
@@ -100,17 +100,17 @@ class StoreWriter:
         self.close()
 
     def close(self) -> None:
-        """Close it; harmless if it is closed."""
+        """Close the store. Idempotent."""
         with self._lock:
             self._closed = True
             self._engine.dispose()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Group writes: all of them happen, or none.
+        """Group writes into a transaction: all of them happen, or none.
 
-        May be nested; the outermost one counts. If a write inside fails, the whole is undone even
-        if the caller catches the error.
+        May be nested; the outermost transaction counts. If a write inside fails, all of it is
+        rolled back even if the caller catches the error.
         """
         with self._lock:
             if self._connection is None:
@@ -167,8 +167,8 @@ class StoreWriter:
         """Change fields of a workload; None becomes NULL.
 
         Raises:
-            TypeError: A name is no field of `WorkloadRecord`.
-            RunNotFoundError: There is no such workload.
+            TypeError: A name is not a field of `WorkloadRecord`.
+            RunNotFoundError: The workload does not exist.
         """
         self._update(WORKLOADS, workload_id, fields, self._changed_workloads)
 
@@ -192,8 +192,8 @@ class StoreWriter:
         """Change fields of a run; None becomes NULL.
 
         Raises:
-            TypeError: A name is no field of `RunRecord`.
-            RunNotFoundError: There is no such run.
+            TypeError: A name is not a field of `RunRecord`.
+            RunNotFoundError: The run does not exist.
         """
         self._update(RUNS, run_id, fields, self._changed_runs)
 
@@ -205,10 +205,10 @@ class StoreWriter:
         exit_code: int | None = None,
         reason: str = "",
     ) -> bool:
-        """End a run unless it has ended already; whether this call did it.
+        """End a run unless it has already ended; return whether this call ended it.
 
         Raises:
-            RunNotFoundError: There is no such run.
+            RunNotFoundError: The run does not exist.
         """
         with self._writing() as connection:
             row = {
@@ -225,7 +225,7 @@ class StoreWriter:
             return False
 
     def end_workload(self, workload_id: str) -> bool:
-        """End a workload, as the worst of its runs, if all of them have; whether this call did."""
+        """End a workload with its runs' worst status if all have ended; return whether it did."""
         with self._writing() as connection:
             key = {"workload_id": workload_id}
             runs = connection.execute(tables.RUN_ENDS, key).all()
@@ -241,20 +241,20 @@ class StoreWriter:
             return True
 
     def put_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Set parameters of a run; the last value of a key counts."""
+        """Set parameters of a run; the last value of a key wins."""
         self._put_of_runs(tables.PUT_PARAM, tables.text_rows(run_id, params))
 
     def put_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a run; the last value of a key counts."""
+        """Set tags of a run; the last value of a key wins."""
         self._put_of_runs(tables.PUT_TAG, tables.text_rows(run_id, tags))
 
     # -- samples ----------------------------------------------------------------------------------
 
     def add_series(self, series: Sequence[SeriesRecord]) -> None:
-        """Declare series, before points are appended to them; again is harmless.
+        """Declare series, before points are appended to them. Idempotent.
 
         Raises:
-            StoreError: The number is taken by another series of the run.
+            StoreError: Another series of the run has the number.
         """
         with self._writing() as connection:
             for run_id in {record.run_id for record in series}:
@@ -277,7 +277,7 @@ class StoreWriter:
     def append(self, run_id: str, batches: Sequence[SeriesBatch]) -> None:
         """Append points; the order of writing is kept, and times may go backwards.
 
-        Loose chunks are merged on the way, so that there are never many.
+        Loose chunks are merged as needed, so that there are never many.
 
         Raises:
             StoreError: A series was not declared, or a column has the wrong type or length.
@@ -316,7 +316,7 @@ class StoreWriter:
                 del loose[series_no]
 
     def seal(self, run_id: str) -> None:
-        """Compress all that is loose: the run has ended. Points may still be appended later."""
+        """Compress all loose chunks of an ended run. Points may still be appended later."""
         from radt.store import chunks
         from radt.store.growth import loose_series, merge_loose
 
@@ -350,10 +350,11 @@ class StoreWriter:
         if missing := sorted(wanted - known):
             raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")
 
-    # -- what else is known of a run --------------------------------------------------------------
+    # -- other records of a run
+    # -----------------------------------------------------------------------
 
     def put_markers(self, markers: Sequence[MarkerRecord]) -> None:
-        """Insert markers; one whose number is there replaces it."""
+        """Insert markers; an existing number is replaced."""
         self._put_of_runs(MARKERS.upsert, [MARKERS.row(marker) for marker in markers])
 
     def put_ledger(self, ledger: LedgerRecord) -> None:
@@ -361,18 +362,18 @@ class StoreWriter:
         self._put_of_runs(LEDGERS.upsert, [LEDGERS.row(ledger)])
 
     def put_gaps(self, gaps: Sequence[GapRecord]) -> None:
-        """Insert gaps; one with the same beginning replaces it, which is how a gap grows."""
+        """Insert gaps; one with the same beginning is replaced, which is how a gap grows."""
         self._put_of_runs(GAPS.upsert, [GAPS.row(gap) for gap in gaps])
 
     def put_cursors(self, run_id: str, cursors: Sequence[JournalCursor]) -> None:
-        """Remember how far journals were read: in the transaction that stores what was read."""
+        """Record how far journals were read, in the transaction that stores their data."""
         rows = [{"run_id": run_id, **CURSORS.row(cursor)} for cursor in cursors]
         self._execute(CURSORS.upsert, rows)
 
     # -- delivery to MLflow -----------------------------------------------------------------------
 
     def mark_delivered(self, run_id: str, delivered: Mapping[int, int]) -> None:
-        """Remember for each series number how far it was delivered (the uploader's own count)."""
+        """Record per series number how far it was delivered (the uploader's own count)."""
         rows: list[Row] = [
             {"run_id": run_id, "series_no": int(number), "delivered": int(count)}
             for number, count in delivered.items()
@@ -380,17 +381,17 @@ class StoreWriter:
         self._execute(tables.PUT_DELIVERED, rows)
 
     def mark_artifacts(self, run_id: str, paths: Sequence[str]) -> None:
-        """Remember artifacts (paths within the run) as delivered."""
+        """Record artifacts (paths within the run) as delivered."""
         self._execute(
             tables.PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths]
         )
 
     def mark_run_delivered(self, run_id: str, note: str = "") -> None:
-        """MLflow has all of this ended run, or, as ``note`` says, will never have it."""
+        """Record that MLflow has all of this ended run, or, as ``note`` says, never will."""
         self._mark_done(RUNS, run_id, note)
 
     def mark_workload_delivered(self, workload_id: str, note: str = "") -> None:
-        """MLflow has all of this ended workload, or, as ``note`` says, will never have it."""
+        """Record that MLflow has all of this ended workload, or, as ``note`` says, never will."""
         self._mark_done(WORKLOADS, workload_id, note)
 
     def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
@@ -405,7 +406,7 @@ class StoreWriter:
                 connection.execute(statement, rows)
 
     def _put_of_runs(self, statement: TextClause, rows: Sequence[Row]) -> None:
-        """Rows that have the id of their run."""
+        """Execute a statement for rows that contain their run's id."""
         if rows:
             with self._writing() as connection:
                 connection.execute(statement, rows)

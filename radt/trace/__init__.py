@@ -1,1 +1,1 @@
-"""One file of a run for trace viewers: what was logged, measured and profiled, on one clock."""
+"""Export a run for trace viewers: logged, measured and profiled data in one file, on one clock."""

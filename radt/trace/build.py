@@ -18,14 +18,14 @@ from radt.trace.gather import Curve, FolderOf, Gathered, TracedRun, folder_as_st
 from radt.trace.torch_trace import ClockMap, TorchMerger, TorchTrace
 from radt.trace.tracks import merged, steps, unit_of, write_rows
 
-#: Values in a whole file. Perfetto opens some ten times as many, at a gigabyte of memory.
+#: Values in a whole file. Perfetto opens about ten times as many, using a gigabyte of memory.
 MAX_POINTS = 1_000_000
 
 
 def fair_limit(counts: Sequence[int], total: int = MAX_POINTS) -> int:
-    """Return the number of points that no series exceeds if all of them together have ``total``.
+    """Return the maximum number of points per series for ``total`` points of all series.
 
-    Short series stay whole; long series get what those leave of their share.
+    Short series stay whole; long series share the rest.
 
     >>> fair_limit([10, 100, 100], 150), fair_limit([10, 20], 150)
     (70, 20)
@@ -40,9 +40,9 @@ def fair_limit(counts: Sequence[int], total: int = MAX_POINTS) -> int:
     return max(ordered, default=0)
 
 
-#: Places in the list of processes: a run, then its PyTorch processes, then the next run.
+#: Positions in the list of processes: a run, then its PyTorch processes, then the next run.
 _PLACES_A_RUN = 10
-#: At most so many marks in a series for values that are not numbers.
+#: Maximum number of marks per series for values that are not finite.
 _MAX_STRANGE = 20
 
 
@@ -57,10 +57,10 @@ class MergedTorch:
 
 @dataclass(slots=True)
 class Contents:
-    """The content of a trace file, counted, and what was left out.
+    """Content of a trace file in numbers, and omitted data.
 
-    ``shortened`` series keep ``limit`` points each, their extremes among them. ``broken`` are
-    PyTorch traces that could not be read, and why; ``foreign`` are reports for other programs.
+    ``shortened`` series keep ``limit`` points each, including their extremes. ``broken`` are
+    unreadable PyTorch traces with the reasons; ``foreign`` are reports for other programs.
     """
 
     runs: int = 0
@@ -89,10 +89,10 @@ def write_trace(
     Args:
         reader: The store.
         run: The run.
-        path: The file; one that ends in .gz is compressed.
-        alone: Leave out the runs of its workload.
-        max_points: How many values of series the file may have.
-        folder_of: Where the files of each run are.
+        path: The file; it is compressed if the name ends in .gz.
+        alone: Omit the other runs of its workload.
+        max_points: Maximum number of values of series in the file.
+        folder_of: Returns the folder with the files of a run.
 
     Raises:
         UsageError: The run has no data yet, or the file cannot be written.
@@ -149,7 +149,7 @@ class _Builder:
         devices = len(self._gathered.shared)
         end_ns = max(run.end_ns for run in self._gathered.runs)
         for number, run in enumerate(self._gathered.runs):
-            # The devices stand between the run and its neighbours.
+            # The devices come between the run and its neighbours.
             order = number * _PLACES_A_RUN + (devices if number else 0)
             self._run(run, order)
             merger = TorchMerger(self._file, run.name, order + 1)
@@ -198,7 +198,7 @@ class _Builder:
         return gap.series_no < 0 and any(part.series.run_id == gap.run_id for part in curve.parts)
 
     def _strange(self, pid: int, name: str, samples: Samples) -> None:
-        """Mark values that are not numbers: counters cannot show a loss that diverged."""
+        """Mark values that are not finite: counters cannot show a loss that diverged."""
         strange = ~np.isfinite(samples.values)
         if not strange.any():
             return

@@ -1,13 +1,14 @@
 """Read and write the trace event format of ui.perfetto.dev and chrome://tracing.
 
-The standard library's decoder is fast but wants a whole value: it gets a window of the text that
-moves, and grows while a value does not fit in.
+The standard library's decoder is fast but needs a whole value: it gets a sliding window of the text
+that grows while a value does not fit.
 
-JSON rather than Perfetto's protobuf, because PyTorch's traces are JSON and stay whole this way.
-The format is Chrome's "Trace Event Format". How Perfetto reads it (its `json_trace_parser`, and
-perfetto.dev/docs/getting-started/other-formats): slices of one thread must nest; numbers of
-threads are best unique in the whole file; the name of a counter's argument becomes part of the
-track's name; a counter keeps its value until the next one, and only finite numbers are values.
+The output is JSON rather than Perfetto's protobuf, because PyTorch's traces are JSON and stay
+complete this way. The format is Chrome's "Trace Event Format". How Perfetto reads it (its
+`json_trace_parser`, and perfetto.dev/docs/getting-started/other-formats): slices of one thread must
+nest; thread ids should be unique in the whole file; the name of a counter's argument becomes part
+of the track's name; a counter keeps its value until the next one, and only finite numbers are
+values.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class _Window:
                 if self._more():
                     continue
                 raise BrokenTraceError(error.msg) from error
-            # A number may go on in the next part.
+            # A number may continue in the next part.
             if end < len(self._text) or not self._more():
                 self._at = end
                 return value
@@ -135,7 +136,7 @@ class _Window:
         """Read the next part; return False at the end, or if the value is too long."""
         if self._ended or len(self._text) - self._at > _MAX_VALUE:
             return False
-        # Twice as much for what did not fit in, so that long values cost no square of their length.
+        # Doubled for a value that did not fit, so that the total time stays linear in its length.
         part = self._file.read(max(_WINDOW, len(self._text) - self._at))
         self._text = self._text[self._at :] + part
         self._at = 0
@@ -146,7 +147,7 @@ class _Window:
 # Writing ------------------------------------------------------------------------------------------
 
 
-#: A quarter of the default level's time for a file that is a fifth larger.
+#: Takes a quarter of the default level's time, for a file that is a fifth larger.
 _COMPRESSION = 3
 _EVENTS_A_WRITE = 2000
 
@@ -155,7 +156,7 @@ Event = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of a process: where slices and instants go."""
+    """A row of a process, for slices and instants."""
 
     pid: int
     tid: int
@@ -164,8 +165,8 @@ class Track:
 class TraceFile:
     """Writes events one after the other and keeps none in memory.
 
-    Times are wall-clock nanoseconds of radt's clock. The file has microseconds since ``base_ns``:
-    as microseconds since 1970 they would lose their last digits in a JSON number.
+    Times are wall-clock nanoseconds of radt's clock. The file has microseconds since ``base_ns``,
+    because microseconds since 1970 would lose their last digits in a JSON number.
     """
 
     def __init__(self, file: IO[str], base_ns: int) -> None:
@@ -184,7 +185,7 @@ class TraceFile:
         return next(self._numbers)
 
     def process(self, name: str, order: int) -> int:
-        """Return a new process with a name; ``order`` is its place among the others."""
+        """Return a new process with a name; ``order`` is its position among the others."""
         pid = self.number()
         self.metadata("process_name", {"name": name}, pid)
         self.metadata("process_sort_index", {"sort_index": order}, pid)
@@ -198,7 +199,7 @@ class TraceFile:
         return track
 
     def metadata(self, name: str, args: Event, pid: int, tid: int | None = None) -> None:
-        """Write the name or the place of a process, or of one of its threads."""
+        """Write the name or position of a process, or of one of its threads."""
         thread = {} if tid is None else {"tid": tid}
         self.event({"ph": "M", "name": name, "pid": pid, **thread, "args": args})
 
@@ -223,15 +224,15 @@ class TraceFile:
             self._put(f'{head},"ts":{self.us(at_ns)!r},"args":{{{label}:{value!r}}}}}')
 
     def event(self, event: Event) -> None:
-        """Write an event whose numbers and times are those of this file."""
+        """Write an event whose ids and times are already those of this file."""
         try:
             text = self._encode(event)
-        except ValueError:  # NaN and infinity are no JSON
+        except ValueError:  # NaN and infinity are not valid JSON
             text = self._encode(_finite(event))
         self._put(text)
 
     def us(self, at_ns: int) -> float:
-        """Return the time as the file has it."""
+        """Return the time in the file's unit."""
         return (at_ns - self.base_ns) / 1000
 
     def close(self, other: Mapping[str, object]) -> None:
@@ -254,7 +255,7 @@ class TraceFile:
 
 
 def _finite(value: object) -> Any:
-    """Return the value with NaN and infinity as text, which JSON does not have as numbers."""
+    """Return the value with NaN and infinity as text, as JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -266,7 +267,7 @@ def _finite(value: object) -> Any:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[str]]:
-    """Yield a text file that takes the place of ``path`` when it is complete; gzip, if so named.
+    """Yield a text file that replaces ``path`` when it is complete; gzip if so named.
 
     Raises:
         UsageError: The file cannot be written.

@@ -17,16 +17,16 @@ from radt.store.records import GapRecord, MarkerRecord, RunRecord, SeriesRecord
 from radt.trace.torch_trace import torch_traces
 from radt.usage import KERNEL
 
-#: Reports that only their own programs open.
+#: Reports that only their own programs can open.
 _FOREIGN_REPORTS = ("*.nsys-rep", "*.ncu-rep")
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
 
-#: The folder with a run's files; None if they are not here, or not to be read.
+#: Returns the folder with a run's files; None if they are missing or must not be read.
 FolderOf = Callable[[RunRecord], Path | None]
 
 
 def folder_as_stored(run: RunRecord) -> Path | None:
-    """Return the folder that the store names; only for stores from a trusted writer."""
+    """Return the folder recorded in the store; only for stores from a trusted writer."""
     return Path(run.spool) if run.spool else None
 
 
@@ -47,7 +47,7 @@ class Curve:
 
     @property
     def series(self) -> SeriesRecord:
-        """The series, or the one read least often: its interval is when a pause is one."""
+        """Return the series, or the one read least often: its interval defines a pause."""
         return max((part.series for part in self.parts), key=lambda s: s.interval_s or 0.0)
 
     @property
@@ -70,14 +70,14 @@ class TracedRun:
 
     @property
     def name(self) -> str:
-        """Workload, letter and name: ``1a resnet50``."""
+        """Return workload, letter and name: ``1a resnet50``."""
         record = self.record
         numbered = f"{record.workload}{record.letter} {record.name}".strip()
         return numbered or record.run_id[:8]
 
     @property
     def end_ns(self) -> int:
-        """The end of the run, or its last recorded time."""
+        """Return the end of the run, or its last recorded time."""
         return max(self.last_ns, self.record.ended_ns or 0)
 
 
@@ -104,13 +104,13 @@ def gather(
     alone: bool = False,
     folder_of: FolderOf = folder_as_stored,
 ) -> Gathered:
-    """Look up the runs, markers, series and files; no values are read.
+    """Find the runs, markers, series and files; no values are read.
 
     Args:
         reader: The store.
         run: The run.
-        alone: Leave out the runs of its workload.
-        folder_of: Where the files of each run are.
+        alone: Omit the other runs of its workload.
+        folder_of: Returns the folder with the files of a run.
 
     Raises:
         UsageError: The run has no data yet.
@@ -153,7 +153,7 @@ def _traced(
         last_ns.append(marker.end_ns or marker.start_ns)
     own: dict[tuple[str, ...], Curve] = {}
     for summary in reader.summary(ids):
-        if summary.series.listener == KERNEL:  # totals are no curves
+        if summary.series.listener == KERNEL:  # totals are not curves
             continue
         first_ns.append(summary.first_ns)
         last_ns.append(summary.last_ns)
@@ -197,8 +197,8 @@ def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
 def _name(curves: Mapping[tuple[str, ...], Curve]) -> None:
     """Give each track of a process its own name.
 
-    A metric that two listeners read carries the listener's name; the sum of a machine's devices is
-    called its total.
+    A metric that two listeners read includes the listener's name; the sum over a machine's devices
+    is called total.
     """
     readers = Counter((metric, entity) for _, metric, entity in curves)
     divided = {(listener, metric) for listener, metric, entity in curves if entity}
@@ -219,6 +219,6 @@ def _offset_ns(spool: Path) -> int | None:
         try:
             meta = JournalMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
-            continue  # of a process that was killed while it began, or just taken away
+            continue  # of a process that was killed while starting, or just removed
         return meta.offset_ns
     return None

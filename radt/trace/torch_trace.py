@@ -1,10 +1,10 @@
-"""Merge PyTorch's traces into the file: whole, on radt's clock, with numbers of their own.
+"""Merge PyTorch's traces into the file, complete, on radt's clock, with unique ids.
 
-A trace counts on a clock of its own. `radt.run.torch_trace` says how it is tied to the monotonic
-clock: events of a known name (marks), and for each the monotonic time of its beginning, give or
-take an uncertainty. So each mark leaves a range for the difference of the two clocks; one within
-all ranges is known as well as the narrowest of them. If there is none, the clocks drifted (PyTorch
-uses the wall clock, which is slewed and stepped), and times between two marks are stretched.
+A trace has its own clock. `radt.run.torch_trace` ties it to the monotonic clock by events of a
+known name (marks), recording the monotonic time of each beginning with an uncertainty. So each mark
+gives a range for the difference of the two clocks; a difference within all ranges is as accurate as
+the narrowest of them. If there is none, the clocks drifted (PyTorch uses the wall clock, which is
+slewed and stepped), and times between two marks are interpolated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from radt.trace.chrome import EVENTS_KEY, TraceFile, trace_parts
 CLOCK_KEY = "radt_clock"
 #: The trace's top-level key with the wall-clock time of its time 0.
 BASE_KEY = "baseTimeNanoseconds"
-#: What marks are filed under on the CPU; their shadows on a GPU come later.
+#: Category of marks on the CPU; their copies on a GPU begin later.
 MARK_CATEGORY = "user_annotation"
 
 
@@ -35,15 +35,15 @@ class Alignment(StrEnum):
 
     MARKS = "marks"
     DRIFTING = "drifting"
-    WALL_CLOCK = "wall clock"  # it has no marks, or does not say what radt's clock was
+    WALL_CLOCK = "wall clock"  # it has no marks, or the offset of radt's clock is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
     """Clock readings of the profiled process, in order of time (N,).
 
-    ``offset_ns``, added to monotonic times, gives times of radt's clock; None if it was not noted.
-    (What the wall clock showed is noted, too, but may have been stepped since radt's was set.)
+    ``offset_ns``, added to monotonic times, gives times of radt's clock; None if not recorded. (The
+    wall clock's readings are recorded, too, but it may have been stepped since radt's was set.)
     """
 
     marker: str
@@ -54,7 +54,7 @@ class Notes:
 
     @classmethod
     def read(cls, value: object) -> Notes | None:
-        """Return the value of `CLOCK_KEY`; None if it cannot be used."""
+        """Return the readings in the value of `CLOCK_KEY`; None if it is invalid."""
         if not isinstance(value, Mapping) or not isinstance(value.get("marker"), str):
             return None
         monotonic_ns = _numbers(value.get("monotonic_ns"))
@@ -77,7 +77,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ClockMap:
-    """From times of the trace to times of radt's clock, never backwards; nanoseconds.
+    """Map from times of the trace to times of radt's clock, never backwards; nanoseconds.
 
     ``error_ns`` is the largest error of a time; None if unknown.
     """
@@ -89,7 +89,7 @@ class ClockMap:
 
     @property
     def drift_ns(self) -> int:
-        """How much the clocks drifted apart from the first mark to the last; 0 if not at all."""
+        """Return how much the clocks drifted apart from the first mark to the last; 0 for none."""
         return self.offsets_ns[-1] - self.offsets_ns[0]
 
     def to_wall_ns(self, trace_ns: int) -> int:
@@ -108,14 +108,13 @@ class ClockMap:
 def clock_map(
     marks_ns: Sequence[int], notes: Notes | None, run_offset_ns: int | None, base_ns: int
 ) -> ClockMap:
-    """Return how to align a trace with radt's clock.
+    """Return the map that aligns a trace with radt's clock.
 
     Args:
-        marks_ns: When its events of the noted name begin, in order; a trace that was cut off may
-            lack the last ones.
-        notes: What the profiled process noted.
-        run_offset_ns: What makes monotonic times of the run's process times of radt's clock, if
-            that is known otherwise than by the notes.
+        marks_ns: Starts of the trace's marks, in order; a truncated trace may lack the last ones.
+        notes: Clock readings of the profiled process.
+        run_offset_ns: Offset from monotonic times of the run's process to radt's clock, if known
+            from another source than the notes.
         base_ns: Wall-clock time of the trace's time 0.
     """
     unsure = ClockMap((0,), (base_ns,), None, Alignment.WALL_CLOCK)
@@ -144,20 +143,20 @@ def clock_map(
 
 
 _PATTERN = "torch-*.json*"
-#: Phases of events that are bound to others of their ``id``.
+#: Phases of events that are linked to others by their ``id``.
 _BOUND = frozenset("stfbneSTFPNOD")
-#: Numbers of bound events are unique in their trace only. Below 2**53, which JavaScript keeps.
+#: Ids of linked events are unique only within their trace. Below 2**53, which JavaScript keeps.
 _IDS_A_TRACE = 1 << 40
-#: radt writes two marks a trace; a name that occurs more often is not radt's.
+#: radt writes two marks per trace; a more frequent name is not radt's.
 _MAX_MARKS = 1000
-#: Kineto puts GPUs from here on, and what is neither process nor GPU behind them.
+#: Kineto's sort indices begin here for GPUs; other rows follow.
 _FIRST_GPU, _FIRST_OTHER = 5_000_000, 536_870_912
 
 
 def torch_traces(spool: Path) -> list[Path]:
-    """Return the traces that profilers left in the artifacts of a run, sorted by name.
+    """Return the profiler traces in the artifacts of a run, sorted by name.
 
-    Links that lead out of the run's folder are left out.
+    Links that lead out of the run's folder are ignored.
     """
     real = spool.resolve()
     return sorted(
@@ -181,7 +180,7 @@ class TorchTrace:
         """Read a trace once for its marks and its first time.
 
         Raises:
-            BrokenTraceError: The file is not a trace, or is cut off.
+            BrokenTraceError: The file is not a trace or is truncated.
             OSError: The file cannot be read.
         """
         header: dict[str, Any] = {}
@@ -216,17 +215,16 @@ def _ns(microseconds: float) -> int:
     return round(microseconds * 1000)
 
 
-#: The label of the profiled process, and the number or word that its trace has. Each rank has its
-#: own idea of GPU 0.
+#: Label of the profiled process, and the number or word in its trace. Ranks number GPUs
+#: independently.
 _Process = tuple[str, object]
 
 
 @dataclass(slots=True)
 class TorchMerger:
-    """Writes the traces of one run. Its processes and threads keep their numbers apart.
+    """Writes the traces of one run with unique ids for its processes and threads.
 
-    Traces of one process share its rows, as one process writes several when it profiles several
-    epochs.
+    Traces of one process share its rows, as a process that profiles several epochs writes several.
     """
 
     file: TraceFile
@@ -236,7 +234,7 @@ class TorchMerger:
     _tids: dict[tuple[_Process, object], int] = field(default_factory=dict)
 
     def write(self, trace: TorchTrace, number: int) -> int:
-        """Write all events of the trace with this number in the file; return their count."""
+        """Write all events of the trace with this number; return their count."""
         events = 0
         for key, event in trace_parts(trace.path):
             if key == EVENTS_KEY and isinstance(event, dict):
@@ -268,7 +266,7 @@ class TorchMerger:
             event["bind_id"] = _apart(event["bind_id"], first_id)
 
     def _pid(self, process: _Process) -> int:
-        """Return the number of a process. Kineto also has words for it, which then are its name."""
+        """Return the number of a process. Kineto also uses words, which then become its name."""
         known = self._pids.get(process)
         if known is not None:
             return known
@@ -312,7 +310,7 @@ def _place(index: int) -> int:
 
 
 def _apart(value: object, first: int) -> object:
-    """Return the id of a bound event, apart from those of other traces."""
+    """Return a linked event's id, made distinct from those of other traces."""
     if isinstance(value, int):
         return first + value
     try:

@@ -1,7 +1,7 @@
 """The tracks of a run in its trace: curves of its series, and rows of its epochs, spans and gaps.
 
-Viewers have no missing values: a counter keeps its last value for ever. So a curve drops to 0
-where nothing was measured, which draws nothing; a slice beside it says what is missing and why.
+Viewers do not support missing values: a counter keeps its last value forever. So a curve drops to 0
+in gaps, which draws nothing, and a slice beside it shows what is missing and why.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from radt.trace.gather import TracedRun
 
 #: A pause longer than this many intervals is a gap, not jitter.
 GAP_INTERVALS = 3.5
-#: A pause that is known to be a gap is longer than this many.
+#: A pause at a recorded gap must be longer than this many intervals.
 _MISSED_INTERVALS = 1.5
-#: Fewer points do not show how often a series is read.
+#: Fewer points do not show the interval of a series.
 _MIN_TO_TELL = 3
 _NOTHING = 0.0
 _WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "ratio", "Cel": "°C", "": "value"}
@@ -38,7 +38,7 @@ _WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "ratio", "Cel": "°C", "": "val
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Values that hold from their time to the next; NaN where nothing is known. Arrays (N,)."""
+    """Values that hold from their time to the next; NaN for unknown. Arrays (N,)."""
 
     times_ns: Int64Array
     values: Float64Array
@@ -47,13 +47,13 @@ class Steps:
         return len(self.times_ns)
 
     def points(self) -> Iterator[tuple[int, float]]:
-        """Yield points for `radt.trace.chrome.TraceFile.counter`; unknown values become 0."""
+        """Return points for `radt.trace.chrome.TraceFile.counter`; unknown values become 0."""
         values = np.where(np.isfinite(self.values), self.values, _NOTHING)
         return zip(self.times_ns.tolist(), values.tolist(), strict=True)
 
 
 def unit_of(series: SeriesRecord) -> str:
-    """Return the unit of the steps of a series, as the track names show it."""
+    """Return the unit of a series' steps, as shown in track names."""
     unit = rate_unit(series.unit).unit if series.kind is SeriesKind.COUNTER else series.unit
     return _WORDS.get(unit, unit.replace("{", "").replace("}", ""))
 
@@ -105,9 +105,9 @@ def steps(
 
 
 def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
-    """Return how far readings are apart; None for what scripts log.
+    """Return the time between readings; None for script metrics.
 
-    A listener may read what is costly less often than its interval says: then that is no gap.
+    A listener may read costly metrics less often than its interval, which is not a gap.
     """
     if series.interval_s is None:
         return None
@@ -118,7 +118,7 @@ def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
 
 
 def _rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """Return rates per second that hold from each reading to the next, as steps do."""
+    """Return rates per second that hold from each reading to the next."""
     grown = increases(samples.times_ns, samples.values, series.wraps_at)
     timed = grown.seconds > 0
     per_s = grown.amounts[timed] / grown.seconds[timed]
@@ -137,7 +137,7 @@ def _breaks(
     # The reading at which a gap was noticed may carry the gap's own time stamp.
     places = np.searchsorted(times_ns, np.array(holes_ns, np.int64), "right") - 1
     at_hole[places[places >= 0]] = True
-    # Another run may have had the device's values in one run's gap: then there is none to see.
+    # Another run may have the device's values during one run's gap, which is then invisible.
     broken = at_hole & (pause_ns > _MISSED_INTERVALS * interval_ns)
     broken |= pause_ns > GAP_INTERVALS * interval_ns
     return np.append(times_ns[broken] + interval_ns, last_ns).astype(np.int64)
@@ -155,11 +155,11 @@ class Span:
 
 
 def in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
-    """Yield each span with the number of its row: the first in which it is apart or nested.
+    """Yield each span with the number of its row: the first in which it is disjoint or nested.
 
-    They come by start, the longer ones first, so that a parent comes before its children.
+    Spans are sorted by start, the longer ones first, so that a parent precedes its children.
     """
-    lanes: list[list[int]] = []  # ends of what is open, outermost first
+    lanes: list[list[int]] = []  # ends of open spans, outermost first
     for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
         place = next((n for n, lane in enumerate(lanes) if _has_room(lane, span)), len(lanes))
         if place == len(lanes):
@@ -183,7 +183,7 @@ _WHOLE_LISTENER = -1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How many markers and gaps were written."""
+    """Numbers of written markers and gaps."""
 
     markers: int
     gaps: int
@@ -202,7 +202,7 @@ def write_rows(file: TraceFile, pid: int, run: TracedRun, params: Mapping[str, s
         else:
             row = "radt" if marker.kind is MarkerKind.EVENT else marker.process or _MAIN_PROCESS
             by_process[row].append(_span(marker, run.end_ns))
-    # The first process, then by label, then what radt noticed.
+    # The first process, then by label, then radt's own events.
     for row in sorted(by_process, key=lambda row: (row == "radt", row != _MAIN_PROCESS, row)):
         _write_spans(file, pid, row, by_process[row])
     if events:

@@ -1,4 +1,4 @@
-"""Archives of runs: everything recorded, as Parquet files and one JSON file.
+"""Archives of runs: all their data as Parquet files and one JSON file.
 
-An archive needs none of our code to be read, and fills a store again with ours.
+An archive can be read without radt; with radt, it restores the run into a store.
 """

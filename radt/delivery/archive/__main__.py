@@ -1,8 +1,8 @@
 """Write the archives of runs: ``python -m radt.delivery.archive --store FILE RUN…``.
 
-A process of its own, gone when it is done: Arrow costs more memory than all of the uploader, which
-starts this. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it printed
-one for each.
+The uploader starts this as a separate process, because Arrow needs more memory than the whole
+uploader. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it printed one
+for each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("radt.delivery.archive")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code."""
+    """Archive the runs; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.archive")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--when-idle", action="store_true", help="nobody waits for it")
@@ -61,7 +61,7 @@ def _archive(reader: StoreReader, run_id: str) -> Outcome:
 
     try:
         spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
-        # Of a delivered run somebody else has done it, when whoever asked for it had been killed.
+        # A delivered run was archived by another process, after the requesting process was killed.
         if not progress_of(reader, run_id).delivered:
             with spool.locked(wait=True):
                 if not progress_of(reader, run_id).delivered:
@@ -72,7 +72,7 @@ def _archive(reader: StoreReader, run_id: str) -> Outcome:
         return Outcome(run_id, error.message)
     except OSError as error:
         return Outcome(run_id, f"{error.filename or 'the spool'}: {error.strerror or error}")
-    # A failure of one run keeps no other waiting.
+    # A failure of one run must not delay the others.
     except Exception as error:
         log.exception("the archive of run %s", run_id)
         return Outcome(run_id, f"{type(error).__name__}: {error}")

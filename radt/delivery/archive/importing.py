@@ -1,9 +1,9 @@
-"""Fill a store from archives: bit for bit, in the order of writing, and only what it lacks.
+"""Import archives into a store: bit for bit, in the order of writing, and only missing data.
 
-Points are numbered in the order they were written, and that order never changes, so the store's own
-counts say what is missing: an import that was cut off goes on where it was, one that is repeated
-does nothing, and a later archive of a run that went on adds the rest. The rows of run and workload
-come last: who lists runs sees one when all of it is there.
+Points are numbered in the order of writing, which never changes, so the store's counts show what is
+missing: an interrupted import resumes, a repeated one does nothing, and a later archive of a
+continued run adds the rest. The rows of run and workload come last, so that a run is listed only
+once it is complete.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, WorkloadRecord
 from radt.store.writer import StoreWriter
 
-#: Points that are written in one transaction, about.
+#: Approximate number of points per transaction.
 _POINTS_A_TURN = 400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of an import: ``points`` were missing; ``new``, the store did not know the run."""
+    """Result of an import: ``points`` were missing; ``new``: the run was not in the store."""
 
     run: RunRecord
     points: int
@@ -42,13 +42,13 @@ class Imported:
 def import_archive(
     where: Archive | str | Path, writer: StoreWriter, tracking_uri: str = ""
 ) -> Imported:
-    """Add to the store what an archive (or the one at a place, `location_of`) has and it lacks.
+    """Add the data of an archive, or of the one at a place (`location_of`), that the store lacks.
 
-    All files are checked before anything is written. A run that is imported is never uploaded to
-    MLflow from here.
+    All files are checked before anything is written. An imported run is never uploaded to MLflow
+    from this store.
 
     Raises:
-        ArchiveError: There is none, it is damaged, or the store has another run of this id.
+        ArchiveError: There is no archive, it is damaged, or the store has another run with this id.
         StoreError: The store cannot be written.
     """
     archive = where if isinstance(where, Archive) else Archive.open(where, tracking_uri)
@@ -109,7 +109,7 @@ class _Import:
         )
 
     def _check_covers(self, pruned: PrunedRun) -> None:
-        """What thinning left describes all of a run: it only makes way for all of it."""
+        """Check that the archive has the whole run: only then may it replace thinned points."""
         if self.manifest.points < pruned.point_count:
             raise ArchiveError(
                 f"{self.archive.location} has {self.manifest.points:,} of the "
@@ -122,9 +122,9 @@ class _Import:
         return next(iter(self.reader.runs(run_ids=[self.run_id])), None)
 
     def _rows_count(self, stored: RunRecord | None, counts: dict[int, int]) -> bool:
-        """Return whether what the archive says of the run, beside its points, is to be believed.
+        """Return whether the archive's rows of the run take precedence over the store's.
 
-        It is not where the store knows better: it has the run's end, or more of its points.
+        They do not if the store has the run's end, or more of its points.
         """
         if stored is None or self.manifest.complete:
             return True
@@ -143,11 +143,11 @@ class _Import:
             self._flush()
 
     def _flush(self) -> None:
-        """Append what is missing of the points that wait, series by series, in one transaction."""
+        """Append the missing ones of the pending points, series by series, in one transaction."""
         if not self.waiting:
             return
         with self.writer.transaction():
-            # Locks the run: nobody else imports it between counting and appending.
+            # Locks the run: no other process imports it between counting and appending.
             self.writer.append(self.run_id, [])
             counts = self.reader.point_counts(self.run_id)
             batches = list(self._missing(counts))
@@ -172,7 +172,7 @@ class _Import:
                 yield SeriesBatch(series_no, sliced(samples, known))
 
     def _check_same(self, series_no: int, number: int, archived: Samples) -> None:
-        """The last point that store and archive have both must be the same one."""
+        """Check that the last point common to store and archive is the same."""
         stored = self.reader.points_after(self.run_id, series_no, number, 1)
         if (
             stored.times_ns.tolist() != archived.times_ns.tolist()
@@ -191,7 +191,7 @@ class _Import:
             self.writer.append(self.run_id, [])  # locks the run
             stored = self._there()
             if not self._rows_count(stored, self.reader.point_counts(self.run_id)):
-                return  # it went on meanwhile
+                return  # it continued meanwhile
             for ledger in manifest.ledger:
                 self.writer.put_ledger(ledger)
             self.writer.put_gaps(manifest.gaps)
@@ -200,14 +200,14 @@ class _Import:
             if manifest.workload is not None:
                 self._put_workload(manifest.workload)
             if stored is None or self.points:
-                # Its journals may still be here, on the machine that lost its store.
+                # Its journals may still exist on this machine if it lost its store.
                 self.writer.put_cursors(self.run_id, manifest.journals)
             if stored is None:
                 self.writer.put_run(manifest.run)
                 # The machine that recorded it uploads it to MLflow.
                 self.writer.mark_run_delivered(self.run_id)
             elif not stored.status.ended:
-                # The archive's address has no password; ours may need one.
+                # The archive's address has no password; this machine's may need one.
                 self.writer.put_run(replace(manifest.run, tracking_uri=stored.tracking_uri))
         self._end_workload()
 
@@ -223,7 +223,7 @@ class _Import:
             self.writer.put_workload(replace(archived, tracking_uri=stored.tracking_uri))
 
     def _end_workload(self) -> None:
-        """A workload ends with the last of its runs, of which its archive may know nothing yet."""
+        """End a workload with its last run, of which the run's archive may know nothing yet."""
         runs = self.reader.runs(workload_id=self.manifest.run.workload_id)
         if self.manifest.workload is None or any(run.ended_ns is None for run in runs):
             return
@@ -238,5 +238,5 @@ class _Import:
 
 
 def _lacks(counts: dict[int, int], part: Part) -> bool:
-    """Return whether a part has points that the store has not."""
+    """Return whether a part has points that the store lacks."""
     return any(stretch.stop > counts.get(stretch.series_no, 0) for stretch in part.stretches)

@@ -1,4 +1,4 @@
-"""Where archives are: a folder, S3, or the artifacts of an MLflow run, wherever those are kept.
+"""Locations of archives: a folder, S3, or the artifacts of an MLflow run, wherever those are kept.
 
 boto3 and MLflow are imported when an address needs them.
 """
@@ -22,46 +22,46 @@ from radt.masking import masked
 from radt.tags import RUN_ID
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-#: ``runs:/ID``, and a folder among its artifacts.
+#: ``runs:/ID``, and a folder in its artifacts.
 _RUN_URI = re.compile(r"runs:/+(?P<run>[^/]+)(?:/(?P<path>.*))?")
-#: What to do about an address without an archive.
+#: Remedy for an address without an archive.
 HINT = (
     "Give the folder or URI that contains run.json, or runs:/ID for the artifacts of an MLflow run"
 )
 
 
 class FileMissingError(ArchiveError):
-    """An archive, or a file of one, is not where it should be."""
+    """An archive, or one of its files, is missing."""
 
 
 class Location(Protocol):
-    """A folder somewhere."""
+    """A folder, local or remote."""
 
     def local(self, path: str) -> Path | None:
-        """Return the file itself, where that is on this machine."""
+        """Return the file itself if it is on this machine."""
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file of the folder.
 
         Raises:
-            FileMissingError: It is not there.
-            ArchiveError: It cannot be read, or not be copied.
+            FileMissingError: The file does not exist.
+            ArchiveError: The file cannot be read or copied.
         """
 
     def below(self, folder: str) -> Location:
-        """Return a folder in it."""
+        """Return a subfolder."""
 
     def archives(self) -> Iterator[str]:
-        """Folders with archives in it, at whatever depth.
+        """Return the folders with archives below it, at any depth.
 
         Raises:
-            ArchiveError: It cannot be listed.
+            ArchiveError: The folder cannot be listed.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
-    """A folder of this machine."""
+    """A folder on this machine."""
 
     path: Path
 
@@ -119,7 +119,7 @@ class S3Location:
 
 @dataclass(frozen=True, slots=True)
 class MlflowLocation:
-    """A folder of an MLflow run's artifacts, read through MLflow: by its server, mostly."""
+    """A folder of an MLflow run's artifacts, read through MLflow, mostly by its server."""
 
     tracking_uri: str
     run_id: str
@@ -153,11 +153,11 @@ class MlflowLocation:
         return MlflowLocation(self.tracking_uri, self.run_id, f"{self.path}/{folder}".strip("/"))
 
     def archives(self) -> Iterator[str]:
-        return iter(())  # one run has one archive, at its place
+        return iter(())  # a run has one archive, at a fixed path
 
 
 def is_address(given: str | Path) -> bool:
-    """Return whether something names a place rather than a run by its id.
+    """Return whether a text is a location rather than the id of a run.
 
     >>> is_address("s3://bucket/radt"), is_address("runs:/0123"), is_address("0123456789ab")
     (True, True, False)
@@ -168,12 +168,12 @@ def is_address(given: str | Path) -> bool:
 
 
 def location_of(given: str | Path, tracking_uri: str = "") -> Location:
-    """Return the place of a folder, ``s3://bucket/prefix``, ``runs:/ID`` or id of a run in MLflow.
+    """Return the location of a folder, ``s3://bucket/prefix``, ``runs:/ID`` or an MLflow run's id.
 
-    Whether anything is there is not asked of folders and S3.
+    Folders and S3 are not checked for existence.
 
     Raises:
-        ArchiveError: It is none of these, or MLflow has no such run.
+        ArchiveError: The text is none of these, or MLflow does not have the run.
     """
     text = str(given)
     if text.endswith(f"/{MANIFEST_FILE}"):
@@ -201,7 +201,7 @@ def _below(path: Path) -> Path:
 
 
 def _of_run(run_id: str, path: str, tracking_uri: str) -> Location:
-    """Return where the artifacts of a run are; ``run_id`` is MLflow's, or radt's."""
+    """Return the location of a run's artifacts; ``run_id`` is MLflow's or radt's."""
     found_id, uri = _artifact_uri(run_id, tracking_uri)
     scheme = urlsplit(uri).scheme
     location: Location
@@ -238,7 +238,7 @@ def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
 
 @contextmanager
 def _mlflow(where: str) -> Iterator[None]:
-    """Turn what MLflow raises into `ArchiveError`."""
+    """Turn MLflow's exceptions into `ArchiveError`."""
     from mlflow.exceptions import MlflowException
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
@@ -258,7 +258,7 @@ def _mlflow(where: str) -> Iterator[None]:
 
 @contextmanager
 def _files(where: str) -> Iterator[None]:
-    """Turn what the file system raises into `ArchiveError`."""
+    """Turn exceptions of the file system into `ArchiveError`."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:

@@ -1,7 +1,7 @@
 """The manifest of an archive: the file ``run.json``.
 
-It holds all of a run but samples and markers, and lists the files that hold those, with their
-SHA-256 sums and how many points of which series are in each.
+It holds all data of a run except samples and markers, and lists the files with those: their SHA-256
+sums and numbers of points per series.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from radt.store.records import (
 )
 from radt.store.tables import CURSORS, GAPS, LEDGERS, RUNS, SERIES, WORKLOADS, Table
 
-#: Raised when an older radt could not read what a newer one writes. Fields that an older one may
-#: pass over need no new number.
+#: Increased when older versions of radt could not read the new format. Fields that an older version
+#: may ignore need no new number.
 FORMAT = 1
 MANIFEST_FILE = "run.json"
-#: The folder among a run's artifacts that the archive is in.
+#: Folder of the archive in a run's artifacts.
 ARCHIVE_FOLDER = "radt"
 
 _SAFE_PATH = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-#: What reading something else than a manifest raises.
+#: Exceptions from reading anything but a manifest.
 _WRONG = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 RecordT = TypeVar("RecordT")
 
-#: Runs have folders of their name.
+#: Ids are names of runs' folders, so their characters are limited.
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _IDS = ("run_id", "workload_id")
 _LARGEST = 2**63
 
 
 class PartKind(StrEnum):
-    """What a file of an archive holds."""
+    """Content of a file of an archive."""
 
     SAMPLES = "samples"
     MARKERS = "markers"
@@ -58,10 +58,10 @@ class PartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The points of one series in a file: ``count`` from number ``first`` on, as written.
+    """Points of one series in a file: ``count`` from number ``first`` on, in the order of writing.
 
-    ``steps`` says whether any was written with a column of steps, be they all missing. In
-    ``run.json`` it is a list of these four.
+    ``steps``: some were written with a column of steps, even if all steps are missing. In
+    ``run.json``, a stretch is a list of these four values.
     """
 
     series_no: int
@@ -76,9 +76,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One Parquet file. ``path`` starts from where ``run.json`` is.
+    """One Parquet file. ``path`` is relative to the folder of ``run.json``.
 
-    Of markers with the same number in several files, the one in the last file counts.
+    If several files have a marker of the same number, the last file counts.
     """
 
     path: str
@@ -92,13 +92,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything in an archive but the contents of its `parts`.
+    """Everything in an archive except the contents of its `parts`.
 
-    ``complete`` says that the run had ended and all of it is here; else more may follow.
-    ``tracking_uri`` of run and workload are without passwords. ``revision`` is that of the run in
-    the store it was written from, -1 if unknown: who has the same there has nothing to add.
-    ``journals`` says how far the journals of its processes had been read: what they hold beyond
-    that is not here.
+    ``complete``: the run had ended and is in the archive completely; otherwise more may follow.
+    ``tracking_uri`` of run and workload are without passwords. ``revision`` is the run's revision
+    in the source store, -1 if unknown: at the same revision there is nothing to add. ``journals``
+    are the positions up to which the journals of its processes had been read; later data is
+    missing.
     """
 
     run: RunRecord
@@ -117,7 +117,7 @@ class Manifest:
 
     @property
     def points(self) -> int:
-        """How many values there are."""
+        """Return the total number of points."""
         return sum(part.rows for part in self.parts if part.kind is PartKind.SAMPLES)
 
     @property
@@ -125,7 +125,7 @@ class Manifest:
         return sum(part.size_bytes for part in self.parts)
 
     def point_counts(self) -> dict[int, int]:
-        """Return how many points there are of each series, by its number."""
+        """Return the number of points of each series, by its number."""
         counts: dict[int, int] = {}
         for part in self.parts:
             for stretch in part.stretches:
@@ -133,7 +133,7 @@ class Manifest:
         return counts
 
     def to_json(self) -> str:
-        """Return the text of ``run.json``; without the credentials of tracking servers."""
+        """Return the text of ``run.json``, without the credentials of tracking servers."""
         workload = self.workload
         data: dict[str, Any] = {
             "format": FORMAT,
@@ -158,7 +158,7 @@ class Manifest:
         """Parse ``run.json``; `where` names the file in messages.
 
         Raises:
-            ArchiveError: It is of a newer format, or damaged.
+            ArchiveError: The manifest has a newer format or is damaged.
         """
         try:
             data = json.loads(text)
@@ -223,7 +223,7 @@ def _damaged(where: str, detail: str) -> ArchiveError:
 
 
 def _lines(data: Mapping[str, Any]) -> str:
-    """JSON with an element of a list a line: people can read it, and it stays small."""
+    """Return JSON with one list element per line: readable, yet small."""
     fields = []
     for name, value in data.items():
         if isinstance(value, list) and value:
@@ -242,7 +242,7 @@ def _part_data(part: Part) -> dict[str, Any]:
         "size_bytes": part.size_bytes,
         "sha256": part.sha256,
         "listener": part.listener,
-        # A list each: there is one for each series every quarter of an hour.
+        # One list each: there is one for each series every quarter of an hour.
         "stretches": [astuple(stretch) for stretch in part.stretches],
     }
 
@@ -272,15 +272,15 @@ def without_passwords(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_run(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the run's id, which would be in each of thousands of lines."""
+    """Drop the run's id, which would be repeated in thousands of lines."""
     return {name: value for name, value in row.items() if name != "run_id"}
 
 
 def record_of(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
-    """Return a record of what is known of it: older archives have fewer fields, newer ones more.
+    """Return a record of the known fields: older archives have fewer fields, newer ones more.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: It is none.
+        ValueError, TypeError, KeyError, AttributeError: The data is not a record.
     """
     decoders: Mapping[str, Callable[[Any], Any]] = table.decoders
     return table.record(
@@ -295,7 +295,7 @@ def record_of(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
 
 
 def texts_of(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return parameters or tags."""
+    """Return params or tags."""
     return {_text(str(key)): _text(str(value)) for key, value in data.items()}
 
 
@@ -320,7 +320,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    value.encode()  # half of a pair of surrogates is no text: UnicodeEncodeError is a ValueError
+    value.encode()  # a lone surrogate is not valid text: UnicodeEncodeError is a ValueError
     return value
 
 

@@ -1,7 +1,7 @@
-"""Markers in the parts of an archive: those that are new, and those that have changed since.
+"""Markers in the parts of an archive: find new markers and those that have changed.
 
-An open epoch gets its end when it ends. So that this costs no memory of a million markers, what is
-kept of each that was written is eight bytes of its hash.
+Open epochs change when they end. To find changes among a million markers in little memory, eight
+bytes of the hash of each written marker are kept.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import Int64Array, MarkerRecord
 
-#: Markers that are in memory at a time.
+#: Maximum number of markers in memory at a time.
 _BLOCK = 20_000
-#: Bytes of their texts that are in memory at a time; those that radt writes are a hundredth of it.
+#: Maximum size of their texts in memory at a time; radt itself writes a hundredth of that.
 _TEXT_BYTES = 256 << 20
 _TOO_LONG = "its texts are longer than any that radt writes"
 _TIME = pa.timestamp("ns", tz="UTC")
@@ -44,14 +44,14 @@ MARKER_SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class Fingerprints:
-    """Which markers have been written, and what they were then."""
+    """Numbers and hashes of the written markers."""
 
     numbers: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     hashes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     @classmethod
     def load(cls, path: Path) -> Fingerprints:
-        """Return the fingerprints in a file; OSError, ValueError: it is missing or damaged."""
+        """Read a file; raise OSError or ValueError if it is missing or damaged."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls(arrays["numbers"], arrays["hashes"])
 
@@ -60,7 +60,7 @@ class Fingerprints:
             np.savez(file, numbers=self.numbers, hashes=self.hashes)
 
     def changed(self, numbers: Int64Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return which of some markers are not known like this (N,)."""
+        """Return which markers are new or have changed (N,)."""
         if not len(self.numbers):
             return np.ones(len(numbers), np.bool_)
         places = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
@@ -73,7 +73,7 @@ class Fingerprints:
 def new_markers(
     reader: StoreReader, run_id: str, known: Fingerprints
 ) -> Iterator[tuple[Fingerprints, Sequence[MarkerRecord]]]:
-    """Yield blocks of a run's markers: their prints, and the markers that are not ``known``."""
+    """Yield blocks of a run's markers: their fingerprints, and those that are not ``known``."""
     after = -1
     while block := reader.markers_after(run_id, after, _BLOCK):
         numbers = np.array([marker.marker_no for marker in block], dtype=np.int64)
@@ -84,7 +84,7 @@ def new_markers(
 
 
 def joined(prints: Sequence[Fingerprints]) -> Fingerprints:
-    """Fingerprints of blocks in order."""
+    """Return the fingerprints of blocks in order."""
     if not prints:
         return Fingerprints()
     return Fingerprints(
@@ -124,9 +124,9 @@ def marker_table(markers: Sequence[MarkerRecord]) -> pa.Table:
 
 
 def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
-    """Yield the markers of a part, in blocks; OSError, ValueError, KeyError: it is damaged.
+    """Yield a part's markers in blocks; raise OSError, ValueError or KeyError if it is damaged.
 
-    Texts are counted before they are made: a name of a megabyte in 20,000 rows is a file of some
+    The size of texts is computed before decoding: a 1 MB name in 20,000 rows compresses to a few
     kilobytes.
     """
     check_columns(pq.read_schema(path), MARKER_SCHEMA)
@@ -144,14 +144,14 @@ def read_markers(path: Path, run_id: str) -> Iterator[Sequence[MarkerRecord]]:
 
 
 def check_columns(columns: pa.Schema, wanted: pa.Schema) -> None:
-    """Raise ValueError or KeyError unless the columns have their types, and so their sizes."""
+    """Raise ValueError or KeyError unless the columns have their types, and thus their sizes."""
     for column in wanted:
         if columns.field(column.name).type != column.type:
             raise ValueError(f"its column {column.name} is not {column.type}")
 
 
 def _bytes_of(texts: pa.DictionaryArray) -> int:
-    """Return how many bytes the texts take, one for each row."""
+    """Return the total size of the texts in bytes, counting each row."""
     lengths = pc.binary_length(texts.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
     rows = texts.indices.drop_null().to_numpy()
     return int(lengths[rows].sum(dtype=np.int64)) if len(rows) else 0

@@ -1,4 +1,4 @@
-"""Read an archive: its manifest, and its parts once they have been checked."""
+"""Read an archive: its manifest, and its parts after checking them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from radt.store.chunks import joined, time_sorted
 from radt.store.records import MarkerRecord, Samples, SeriesRecord
 from radt.store.tidy import NUMBERED_SCHEMA, SERIES_NO
 
-#: Rows that are in memory at a time.
+#: Maximum number of rows in memory at a time.
 _ROWS = 400_000
 _COLUMNS = [SERIES_NO, "time", "value", "step"]
 _SCHEMA = pa.schema([NUMBERED_SCHEMA.field(name) for name in _COLUMNS])
@@ -41,7 +41,7 @@ _REMEDY = "Download it again from the run's artifacts"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Points of one series: number ``first`` and those behind it, in the order of writing."""
+    """Points of one series from number ``first`` on, in the order of writing."""
 
     series_no: int
     first: int
@@ -50,7 +50,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archive of one run. Make one with `open`."""
+    """An archive of one run. Create one with `open`."""
 
     location: Location
     manifest: Manifest
@@ -61,7 +61,7 @@ class Archive:
 
         Raises:
             FileMissingError: There is no archive.
-            ArchiveError: It cannot be read, is damaged, or is of a newer format.
+            ArchiveError: The archive cannot be read, is damaged, or has a newer format.
         """
         location = location_of(where, tracking_uri) if isinstance(where, str | Path) else where
         with _temporary_folder() as folder:
@@ -87,10 +87,10 @@ class Archive:
 
     @contextmanager
     def files(self, parts: Sequence[Part]) -> Iterator[list[Path]]:
-        """Yield the files of parts, checked; remote files are copied here.
+        """Yield the checked files of parts; remote files are copied to this machine.
 
         Raises:
-            ArchiveError: One is missing or damaged; the message names it.
+            ArchiveError: A file is missing or damaged; the message names it.
         """
         with _temporary_folder() as folder:
             yield [self._checked(part, folder) for part in parts]
@@ -118,7 +118,7 @@ class Archive:
         """Yield the points in a part, a block of some series at a time.
 
         Raises:
-            ArchiveError: The file is not what the manifest says.
+            ArchiveError: The file does not match the manifest.
         """
         where = f"{self.location}/{part.path}"
         next_no = {stretch.series_no: stretch.first for stretch in part.stretches}
@@ -141,7 +141,7 @@ class Archive:
         """Yield the markers in a part, in blocks.
 
         Raises:
-            ArchiveError: The file is not what the manifest says.
+            ArchiveError: The file does not match the manifest.
         """
         where = f"{self.location}/{part.path}"
         count = 0
@@ -152,7 +152,7 @@ class Archive:
             raise _damaged(where, f"it has {count:,} markers instead of {part.rows:,}")
 
     def samples_of(self, series: Sequence[SeriesRecord]) -> list[Samples]:
-        """Return all points of each of some series, as `StoreReader.samples` does.
+        """Return all points of each of the series, as `StoreReader.samples` does.
 
         Raises:
             ArchiveError: A part is missing or damaged.
@@ -174,11 +174,11 @@ class Archive:
 
 
 def find_archives(where: str | Path, tracking_uri: str = "") -> list[Archive]:
-    """Return the archive at a location, else all those below it, in the order their runs were made.
+    """Return the archive at a location, or else all those below it, by their runs' creation times.
 
     Raises:
-        FileMissingError: There is none.
-        ArchiveError: One cannot be read, is damaged, or is of a newer format.
+        FileMissingError: There is no archive.
+        ArchiveError: An archive cannot be read, is damaged, or has a newer format.
     """
     location = location_of(where, tracking_uri)
     try:
@@ -219,9 +219,9 @@ _Block = list[tuple[int, Samples]]
 
 
 def _blocks(file: Path) -> Iterator[_Block]:
-    """Yield a file of samples by series, never more rows at a time than fit into memory.
+    """Yield a file of samples by series, with as many rows at a time as fit into memory.
 
-    A row group is as large as its writer liked: a thousand million zeros are a few kilobytes.
+    A writer may make row groups of any size: a billion zeros compress to a few kilobytes.
     """
     check_columns(pq.read_schema(file), _SCHEMA)
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
@@ -248,7 +248,7 @@ def _with_steps(samples: Samples, stretch: Stretch) -> Samples:
 
 
 def _guarded(blocks: Iterator[BlockT], where: str) -> Iterator[BlockT]:
-    """Turn what reading Parquet raises into `ArchiveError`."""
+    """Turn exceptions from reading Parquet into `ArchiveError`."""
     try:
         yield from blocks
     except ArchiveError:

@@ -9,10 +9,10 @@
     ├── markers.npz          which markers are in the parts, to find those that changed since
     ├── samples/             parts that wait to be delivered
     ├── markers-00001.parquet
-    └── lock                 held by whoever writes parts, or delivers them
+    └── lock                 held by the process that writes or delivers parts
 
-Replacing the manifest is what makes parts count: those that a writer that was killed left behind
-are written anew under the same name.
+Parts become valid when the manifest is replaced: parts left by a killed writer are overwritten
+under the same names.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _PROGRESS = text("SELECT revision, delivery_done_ns IS NOT NULL FROM run WHERE r
 
 
 class ArchiveBusyError(ArchiveError):
-    """Somebody else writes or delivers this archive at the moment."""
+    """Another process is writing or delivering this archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A file to be delivered: ``path`` is its place among the run's artifacts."""
+    """A file to be delivered; ``path`` is relative to the run's artifacts."""
 
     path: str
     file: Path
@@ -52,7 +52,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSpool:
-    """The folder. Use it within `locked`."""
+    """The archive's spool folder. Use it within `locked`."""
 
     path: Path
 
@@ -74,11 +74,11 @@ class ArchiveSpool:
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Lock the folder; with `wait`, after whoever holds the lock.
+        """Lock the folder; with `wait`, block until the lock is free.
 
         Raises:
             ArchiveBusyError: Another process holds the lock.
-            OSError: The folder cannot be made.
+            OSError: The folder cannot be created.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a") as lock:
@@ -89,7 +89,7 @@ class ArchiveSpool:
             yield
 
     def manifest(self) -> Manifest | None:
-        """Return what has been written so far; None for nothing, or nothing that can be read."""
+        """Return the manifest of the parts written so far; None if missing or unreadable."""
         try:
             text = self.manifest_file.read_bytes()
         except FileNotFoundError:
@@ -97,10 +97,10 @@ class ArchiveSpool:
         try:
             return Manifest.from_json(text, str(self.manifest_file))
         except ArchiveError:
-            return None  # an upgrade or a broken disk: it is written once more, from the start
+            return None  # an upgrade or a broken disk: the archive is rewritten from the start
 
     def waiting(self) -> list[Waiting]:
-        """Return the files to deliver, in order: the manifest comes after what it lists."""
+        """Return the files to deliver, in order: the manifest follows the files that it lists."""
         stamp = self._stamp()
         if not stamp or self._delivered() == stamp:
             return []
@@ -116,22 +116,22 @@ class ArchiveSpool:
         return files
 
     def delivered(self, waiting: Waiting) -> None:
-        """Record that a file has been delivered, and free its space."""
+        """Record that a file has been delivered, and delete it."""
         if waiting.file == self.manifest_file:
             self._delivered_file.write_text(self._stamp(), encoding="ascii")
         else:
             waiting.file.unlink()
 
     def restore(self, manifest: bytes) -> None:
-        """Take what was delivered for what has been written: the spool itself knows no more."""
-        # Of markers in parts that were never delivered.
+        """Adopt the delivered manifest as the written one: the spool itself has lost its state."""
+        # Describes markers in parts that were never delivered.
         self.prints_file.unlink(missing_ok=True)
         with whole_file(self.manifest_file) as temporary:
             temporary.write_bytes(manifest)
         self.delivered(Waiting("", self.manifest_file))
 
     def discard_unfinished(self) -> None:
-        """Remove what writers that were killed have left behind."""
+        """Remove unfinished files of killed writers."""
         manifest = self.manifest()
         known = {part.path for part in manifest.parts} if manifest is not None else set()
         for file in self.path.rglob("*.parquet*"):
@@ -139,7 +139,7 @@ class ArchiveSpool:
                 file.unlink(missing_ok=True)
 
     def is_complete(self, run_id: str, revision: int) -> bool:
-        """Whether all is written of a run that has ended, up to a revision of it in the store."""
+        """Return whether an ended run is completely written, up to a revision in the store."""
         manifest = self.manifest()
         return (
             manifest is not None
@@ -148,13 +148,13 @@ class ArchiveSpool:
         )
 
     def remove(self) -> None:
-        """Delete the folder: all of it has been delivered and nothing will follow."""
+        """Delete the folder after everything has been delivered."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _stamp(self) -> str:
-        """Tells a manifest from the one before it; empty if there is none.
+        """Return a stamp that identifies the manifest; empty without one.
 
-        Its time alone would not: the wall clock may be set back, and a new one seem the older.
+        Its time alone is not enough: the wall clock may be set back.
         """
         try:
             status = self.manifest_file.stat()
@@ -170,7 +170,7 @@ class ArchiveSpool:
 
 
 def settle(path: Path) -> None:
-    """Flush a file, or a folder's list, to the disk, so that it survives a power failure."""
+    """Flush a file or a folder's entries to disk, so that they survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -180,18 +180,17 @@ def settle(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """``revision`` is higher whenever anything was written of the run; ``delivered``: MLflow has
-    all of it, or never will."""
+    """``revision`` increases with every write; ``delivered``: MLflow has all, or never will."""
 
     revision: int
     delivered: bool
 
 
 def progress_of(reader: StoreReader, run_id: str) -> RunProgress:
-    """Return how far a run is.
+    """Return a run's revision and whether it is delivered.
 
     Raises:
-        RunNotFoundError: There is no such run.
+        RunNotFoundError: The run does not exist.
         StoreError: The store cannot be read.
     """
     with reader.snapshot() as connection:
@@ -203,7 +202,7 @@ def progress_of(reader: StoreReader, run_id: str) -> RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``problem`` is empty if the archive is up to date; ``final``: no later try will do better."""
+    """``problem`` is empty if the archive is up to date; ``final``: a retry will not help."""
 
     run_id: str
     problem: str = ""
@@ -214,7 +213,7 @@ class Outcome:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Parse a line; raise ValueError if it is something else."""
+        """Parse a line; raise ValueError if it is not an outcome."""
         try:
             return cls(**json.loads(line))
         except TypeError as error:

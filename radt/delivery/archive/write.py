@@ -1,7 +1,7 @@
-"""Write what a store has of a run, and what the run's archive lacks, as new parts of the archive.
+"""Write the data of a run that its archive lacks as new parts of the archive.
 
-Points go in the order they were written, a block of all series of a listener at a time, so that a
-run of any length needs no more memory than a block, and what is written stays as it is.
+Points are added in the order of writing, a block of all series of a listener at a time, so that a
+run of any length only needs the memory of a block, and written parts never change.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from radt.store.records import JournalCursor, RunRecord, Samples, SeriesRecord, 
 from radt.store.tidy import NUMBERED_SCHEMA, parquet_writer, tidy_table
 from radt.store.whole_file import whole_file
 
-#: Points that are in memory at a time, and make a row group: some 40 MB as columns.
+#: Points in memory at a time, and per row group: some 40 MB as columns.
 BLOCK_POINTS = 400_000
-#: Points of a file; with more, another is begun. Some 200 MB.
+#: Maximum number of points in a file: some 200 MB.
 PART_POINTS = 50_000_000
 
 
 class PrunedError(ArchiveError):
-    """The store has not all of the run any more: an archive of it must not be written over."""
+    """The store no longer has all of the run, so an archive must not be overwritten from it."""
 
 
 def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Manifest:
@@ -50,11 +50,11 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         CodecError: A chunk of it is damaged.
         PrunedError: The run was pruned.
         UsageError: The spool cannot be written.
-        OSError: Likewise.
+        OSError: The spool cannot be written.
     """
     _check_whole(reader, run_id)
-    revision = progress_of(reader, run_id).revision  # what comes from now on is for the next time
-    run = reader.run(run_id)  # before all else: of a run that has ended, all is in the store
+    revision = progress_of(reader, run_id).revision  # later data is left for the next time
+    run = reader.run(run_id)  # read first: once the run has ended, the store has all of it
     counts, journals = _counts(reader, run_id)
     spool.discard_unfinished()
     before = _continued(spool.manifest(), run_id, counts)
@@ -77,20 +77,20 @@ def write_archive(reader: StoreReader, run_id: str, spool: ArchiveSpool) -> Mani
         revision=revision,
         written_ns=time.time_ns(),
     )
-    _check_whole(reader, run_id)  # not meanwhile either
+    _check_whole(reader, run_id)  # nor meanwhile
     with _settled(spool.manifest_file) as temporary:
         temporary.write_text(manifest.to_json(), encoding="utf-8")
     if prints is not None:
-        # After the manifest: should this be lost, markers are written twice, not never.
+        # After the manifest: if this is lost, markers are written twice rather than never.
         with whole_file(spool.prints_file) as temporary:
             prints.save(temporary)
     return manifest
 
 
 def _counts(reader: StoreReader, run_id: str) -> tuple[dict[int, int], Sequence[JournalCursor]]:
-    """Return how many points there are, and how far the journals had been read just then.
+    """Return the numbers of points, and the positions of the journals at the same moment.
 
-    Who imports the archive reads on from there, where the journals still are.
+    An import continues from these positions if the journals still exist.
     """
     journals = reader.cursors(run_id)
     while True:
@@ -112,7 +112,7 @@ def _check_whole(reader: StoreReader, run_id: str) -> None:
 def _continued(
     manifest: Manifest | None, run_id: str, counts: Mapping[int, int]
 ) -> Manifest | None:
-    """Return the earlier manifest, unless it is of another run or the store was replaced since."""
+    """Return the earlier manifest, unless it belongs to another run or the store was replaced."""
     if manifest is None or manifest.run.run_id != run_id:
         return None
     if any(count > counts.get(number, 0) for number, count in manifest.point_counts().items()):
@@ -129,7 +129,7 @@ def _workload(reader: StoreReader, workload_id: str) -> WorkloadRecord | None:
 
 @contextmanager
 def _settled(path: Path) -> Iterator[Path]:
-    """`whole_file`, on the disk before it takes its place."""
+    """Write a `whole_file` that is flushed to disk before it takes its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as temporary:
         yield temporary
@@ -142,7 +142,7 @@ def _settled(path: Path) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class _Progress:
-    """Points of one series: ``done`` are written, those up to ``total`` are to be."""
+    """Points of one series: ``done`` are written, out of ``total`` to write."""
 
     series: SeriesRecord
     done: int
@@ -158,7 +158,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Stretches:
-    """What a part that is being written holds."""
+    """Content of the part that is being written."""
 
     rows: int = 0
     by_no: dict[int, Stretch] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def _sample_parts(
     parts: Sequence[Part],
     folder: Path,
 ) -> Iterator[Part]:
-    """Write the points that are in no part."""
+    """Write the points that are in no part yet."""
     done: dict[int, int] = {}
     for stretch in (stretch for part in parts for stretch in part.stretches):
         done[stretch.series_no] = stretch.stop
@@ -222,10 +222,10 @@ class _Piece:
 def _blocks(
     reader: StoreReader, run_id: str, series: Sequence[_Progress]
 ) -> Iterator[Sequence[_Piece]]:
-    """Yield all that is to be written, as many series and points at a time as memory is meant for.
+    """Yield the points to write, as many series and points at a time as fit the memory limit.
 
-    Points of the same time stay together, as far as their number allows: that is how the store
-    keeps the times of a listener's series once.
+    Points of the same time stay together as far as possible, so that the store can share the times
+    of a listener's series.
     """
     together = max(1, BLOCK_POINTS // POINTS_PER_CHUNK)
     for start in range(0, len(series), together):
@@ -262,13 +262,13 @@ def _write_block(
 def _marker_parts(
     reader: StoreReader, run_id: str, parts: Sequence[Part], spool: ArchiveSpool
 ) -> tuple[list[Part], Fingerprints | None]:
-    """Write the markers that are in no part like this; and what is known of all of them then."""
+    """Write the markers that are new or changed, then the fingerprints of all."""
     known = Fingerprints()
     if any(part.kind is PartKind.MARKERS for part in parts):
         try:
             known = Fingerprints.load(spool.prints_file)
         except (OSError, ValueError, KeyError):
-            pass  # lost: all are written once more, and the last ones count
+            pass  # lost: all markers are written again, and the last ones count
     prints: list[Fingerprints] = []
     path = _free_path(PartKind.MARKERS.value, [part.path for part in parts])
     blocks = new_markers(reader, run_id, known)
@@ -326,5 +326,5 @@ def _free_path(stem: str, taken: Sequence[str]) -> str:
 
 
 def _plain(listener: str) -> str:
-    """Return a name that every file system and artifact store takes as it is."""
+    """Return a name that is valid in every file system and artifact store."""
     return re.sub(r"[^A-Za-z0-9_]", "_", listener) or "_"

@@ -1,12 +1,12 @@
-"""The process that talks to MLflow: ``python -m radt.delivery.mlflow --store FILE``.
+"""The process that uploads to MLflow: ``python -m radt.delivery.mlflow --store FILE``.
 
 The collector starts one for each store and tracking URI, writes a newline to its standard input
 when there is something new, and closes it when the uploader shall finish up and end. All it works
 on is in the store and in the spool folders, so it can be killed at any time. With ``--give-way-s``
 it lets others' programs go first, and looks for itself only that often.
 
-The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` where it holds a
-password that a list of processes must not show.
+The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` if it holds a password
+that process lists must not show.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("radt.delivery.mlflow")
 
-#: How often the store is looked at without being told to.
+#: How often to check the store without a notification.
 POLL_S = 2.0
-#: A request that takes longer than this is stuck where no time limit reaches: a name server, a
-#: database behind a link that swallows everything. A new process has new connections.
+#: A longer request is stuck where no timeout applies: a name server, or a database behind a link
+#: that drops everything. A new process has new connections.
 STUCK_S = 600.0
-#: EX_TEMPFAIL of sysexits.h: the collector starts another one.
+#: EX_TEMPFAIL of sysexits.h: the collector restarts the process.
 _STUCK_CODE = 75
-#: As MLflow's server has it: where experiments keep their artifacts.
+#: Default of MLflow's server for the artifacts of experiments.
 _ROOT_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
 #: Unless the user has set them.
 _MLFLOW_SETTINGS = {
-    # Retries are ours, with other runs served meanwhile; MLflow's can hold one request for minutes.
+    # radt retries while it serves other runs; MLflow's retries can block one request for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
-    # Addresses of S3 that a server hands out need not be reachable from here, and nothing limits
-    # the time of such uploads.
+    # S3 addresses that a server hands out may be unreachable from here, and such uploads have no
+    # timeout.
     "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
-    # A background process has no business reporting usage to a third party.
+    # A background process must not report usage to a third party.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # Log records go where ours go.
+    # Log records go to our log.
     "MLFLOW_CONFIGURE_LOGGING": "false",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What this process is to deliver, and where to."""
+    """Source and destination of this process."""
 
     store: Path
     tracking_uri: str
@@ -71,15 +71,15 @@ class Order:
 
     @property
     def home(self) -> Home | None:
-        """The data folder, if MLflow is the SQLite file in it."""
+        """Return the data folder if MLflow is the SQLite file in it."""
         home = Home(self.store.parent)
         return home if self.tracking_uri == home.default_tracking_uri else None
 
     @property
     def artifact_root(self) -> Path | str | None:
-        """Where new experiments keep artifacts; None for what a server says.
+        """Return where new experiments keep artifacts; None for the server's choice.
 
-        MLflow would put those of a database into the working folder, which is ``/`` here.
+        For a database, MLflow would use the working folder, which is ``/`` here.
         """
         if not is_database(self.tracking_uri):
             return None
@@ -115,7 +115,7 @@ def _deliver(order: Order) -> int:
     if order.give_way_s:
         give_way()
     _set_up_mlflow()
-    # Imported here: a process that waits for its turn needs none of this.
+    # Imported late: a process that waits for its turn does not need it.
     from radt.clock import Clock
     from radt.delivery.mlflow.archives import Archiver, archive_interval_s
     from radt.delivery.mlflow.database import use_wal
@@ -128,7 +128,7 @@ def _deliver(order: Order) -> int:
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
 
-    gc.freeze()  # MLflow's hundreds of thousands of objects stay; no collection looks at them again
+    gc.freeze()  # exclude MLflow's hundreds of thousands of objects from garbage collection
     since_ns = Clock.for_machine().now_ns()
     if order.home is not None and (database := order.home.path / "mlflow.db").exists():
         try:
@@ -152,7 +152,7 @@ def _deliver(order: Order) -> int:
     )
     archive_s = archive_interval_s()
     archiver = None if archive_s is None else Archiver(order.store, archive_s)
-    # A database has one writer at a time; a server takes turns by itself.
+    # A database has one writer at a time; a server handles concurrency itself.
     before_request: Callable[[], object] = creator.idle.wait
     if target.is_server:
         before_request = _nothing
@@ -176,7 +176,7 @@ def _deliver(order: Order) -> int:
                 creator_wakeup.poke()
                 uploader_wakeup.poke()
         _check_not_stuck(target, reports)
-    # First all MLflow runs, then what belongs into them.
+    # First create all MLflow runs, then fill them.
     for thread, wakeup in ((creator, creator_wakeup), (uploader, uploader_wakeup)):
         wakeup.finish()
         while thread.is_alive():
@@ -192,7 +192,7 @@ def _nothing() -> None:
 
 
 def _check_not_stuck(target: MlflowTarget, reports: Reports) -> None:
-    """End this process if a request hangs; what was delivered is noted, the rest is repeated."""
+    """Exit if a request hangs; recorded deliveries are kept, the rest is repeated."""
     from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 
     if target.longest_request_s() > STUCK_S:
@@ -204,11 +204,11 @@ def _check_not_stuck(target: MlflowTarget, reports: Reports) -> None:
 
 
 def _set_up_mlflow() -> None:
-    """Set what MLflow reads when it is imported."""
+    """Set the variables that MLflow reads on import."""
     block_pandas()
     for name, value in _MLFLOW_SETTINGS.items():
         os.environ.setdefault(name, value)
-    # MLflow logs a traceback whenever its database is locked or away; radt logs the problem once.
+    # MLflow logs a traceback whenever its database is locked or unreachable; radt logs it once.
     logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
 
 

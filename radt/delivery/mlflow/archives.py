@@ -1,7 +1,7 @@
 """Upload the archives of runs, and start the processes that write them.
 
-The archive of a running run is written every quarter of an hour, in the background; that of an
-ended run at once, with those of all others that have ended by then, as a process takes half a
+The archive of a running run is written every quarter of an hour in the background. That of an ended
+run is written at once, together with those of all others ended by then, as a process takes half a
 second to start.
 """
 
@@ -33,18 +33,18 @@ from radt.store.writer import StoreWriter
 
 log = logging.getLogger(__name__)
 
-#: What the store remembers of a delivered archive, among the names of artifacts: no path of these.
+#: Name of a delivered archive in the store's list of artifacts; not a path.
 _DELIVERED = f"/{ARCHIVE_FOLDER}/{MANIFEST_FILE}"
-#: Something is wrong with a disk where a process takes longer; the next one goes on there.
+#: A slower process indicates a disk problem; the next one continues its work.
 _LONGEST_S = 3600.0
-#: Of the runs that one process archives.
+#: Maximum number of runs that one process archives.
 MAX_RUNS = 64
 
 
 class ArchiveUploader:
-    """Uploads archives for `radt.delivery.mlflow.uploader.Uploader`; as thread-safe as that.
+    """Uploads archives for `radt.delivery.mlflow.uploader.Uploader`; equally thread-safe.
 
-    ``before_request`` is called before each request and may wait until others are done.
+    ``before_request`` is called before each request and may block until others are done.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class ArchiveUploader:
         self._writer = writer
         self._archiver = archiver
         self._before_request = before_request
-        #: What was said last of a running run, so that an outage is not said at every turn.
+        #: Last message about each running run, so that an outage is not logged every turn.
         self._logged: dict[str, str] = {}
 
     def keep_up(self, run: RunRecord, mlflow_id: str) -> None:
-        """Upload what has been archived of a running run, and have more archived when it is due.
+        """Upload a running run's archived files, and archive more of it when due.
 
         Raises:
-            DeliveryError: MLflow is away, or has the run no longer. Nothing else of a run that
-                goes on waits for its archive: other failures are logged, and retried.
+            DeliveryError: MLflow is unreachable or no longer has the run. Other failures are logged
+                and retried, as a running run does not wait for its archive.
         """
         if not run.spool:
             return
@@ -77,7 +77,7 @@ class ArchiveUploader:
             self._archiver.keep_up(run)
             self._send(run, mlflow_id)
         except ArchiveBusyError:
-            pass  # being written: it comes with the next turn
+            pass  # being written: uploaded next turn
         except (ArchiveError, OSError) as error:
             self._log_problem(run, str(error))
         except DeliveryError as error:
@@ -96,7 +96,7 @@ class ArchiveUploader:
         """Archive the rest of an ended run and upload it; return why that will never work, if so.
 
         Raises:
-            DeliveryError: It did not work, and is to be tried again.
+            DeliveryError: The upload failed and must be retried.
         """
         if not run.spool:
             return ""
@@ -129,7 +129,7 @@ class ArchiveUploader:
             if other.run_id != run.run_id
             and other.status.ended
             and other.spool
-            # One that is to be restored has its own turn.
+            # A run whose archive must be restored has its own turn.
             and not self._is_lost(other)
             and not self._is_complete(other)
         )
@@ -141,19 +141,18 @@ class ArchiveUploader:
         )
 
     def _is_lost(self, run: RunRecord) -> bool:
-        """Return whether an archive was delivered of which the spool knows nothing."""
+        """Return whether an archive was delivered of which the spool has no record."""
         if archive_spool(run).manifest_file.exists():
             return False
         return _DELIVERED in self._reader.delivered_artifacts(run.run_id)
 
     def _restore(self, run: RunRecord, mlflow_id: str) -> None:
-        """Go on from what MLflow has, where the spool was lost or had been cleaned already.
+        """Restore the spool from MLflow's archive if the spool was lost or cleaned.
 
-        Written from the start, parts would take the place of others that a manifest lists, and lie
-        beside those that are no longer listed.
+        Parts written from the start would overwrite listed ones and leave unlisted ones behind.
 
         Raises:
-            ArchiveError: It cannot be fetched now.
+            ArchiveError: The archive cannot be fetched now.
             ArchiveBusyError: The archive is being written.
             OSError: The spool cannot be written.
         """
@@ -173,7 +172,7 @@ class ArchiveUploader:
                 spool.restore(file.read_bytes())
 
     def _send(self, run: RunRecord, mlflow_id: str) -> None:
-        """Upload the files that wait, the manifest behind what it lists.
+        """Upload the pending files, the manifest after the files that it lists.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -193,11 +192,11 @@ class ArchiveUploader:
 
 
 class UnarchivableError(ArchiveError):
-    """There will be no archive of a run, however often it is tried."""
+    """A run will never have an archive, even with retries."""
 
 
 def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Return how often a running run is archived; None for no archives (``RADT_ARCHIVE_S=0``)."""
+    """Return the interval of archiving running runs; None for none (``RADT_ARCHIVE_S=0``)."""
     setting = settings.variable(settings.ARCHIVE_S, environ)
     if setting.problem is not None:
         log.warning("%s; the default is used", setting.problem)
@@ -205,7 +204,7 @@ def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
 
 
 def archive_spool(run: RunRecord) -> ArchiveSpool:
-    """Return where the archive of a run comes into being."""
+    """Return the spool of a run's archive."""
     return ArchiveSpool.of(RunDir(Path(run.spool)))
 
 
@@ -223,7 +222,7 @@ class Archiver:
         self._due_s: dict[str, float] = {}
 
     def keep_up(self, run: RunRecord) -> None:
-        """Archive a running run in the background when it is due; failures are logged."""
+        """Archive a running run in the background if due; failures are logged."""
         if not self._lock.acquire(blocking=False):
             return  # ended runs come first
         try:
@@ -237,15 +236,14 @@ class Archiver:
             self._lock.release()
 
     def complete(self, run: RunRecord, wanted: Callable[[], Sequence[str]]) -> None:
-        """Complete the archive of an ended run, and return then.
+        """Complete the archive of an ended run before returning.
 
-        `wanted` returns the ids of all runs whose archives are to be completed, this one first;
-        none if it is complete. It is called when no other process is at work for a run that has
-        ended.
+        `wanted` returns the ids of all runs whose archives must be completed, this run's first;
+        none if it is complete. It is called when no other process is archiving ended runs.
 
         Raises:
-            UnarchivableError: There will be none.
-            ArchiveError: It did not work now.
+            UnarchivableError: There will never be an archive.
+            ArchiveError: Archiving failed and may be retried.
         """
         with self._lock:
             self._due_s.pop(run.run_id, None)
@@ -262,14 +260,14 @@ class Archiver:
             raise (UnarchivableError if outcome.final else ArchiveError)(outcome.problem)
 
     def close(self) -> None:
-        """End what is under way; it is taken up again by whoever comes next."""
+        """Stop the running process; the next uploader resumes its work."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
                 self._wait()
 
     def _age_s(self, run: RunRecord) -> float:
-        """Return how old the archive is, which an earlier process may have written."""
+        """Return the age of the archive, which an earlier process may have written."""
         since_ns = run.started_ns or run.created_ns
         try:
             since_ns = archive_spool(run).manifest_file.stat().st_mtime_ns
@@ -293,7 +291,7 @@ class Archiver:
             raise ArchiveError(f"cannot start the archive process: {error.strerror}") from error
 
     def _reap(self) -> bool:
-        """Return whether none is running (any more)."""
+        """Return whether no process is running (any more)."""
         if self._process is None:
             return True
         if self._process.poll() is None:
@@ -304,7 +302,7 @@ class Archiver:
         return True
 
     def _wait(self) -> dict[str, Outcome]:
-        """Return what the process says of its runs, when it has ended."""
+        """Wait for the process and return its outcomes."""
         assert self._process is not None
         process, self._process = self._process, None
         try:

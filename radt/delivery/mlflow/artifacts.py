@@ -1,4 +1,4 @@
-"""Artifacts: which files of a run are uploaded, under which path, and copies to local folders."""
+"""Artifacts: the files of a run to upload, their paths, and copies to local folders."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from radt.delivery.mlflow.limits import clean_text
 from radt.home import RunDir
 
 #: MLflow puts paths into URLs unquoted: a file named ``a#b`` would be stored as ``a``, over a real
-#: ``a``; a single quote breaks the query its client makes to list a folder. Control characters and
-#: backslashes are refused by some stores.
+#: ``a``; a single quote breaks its client's query for listing a folder. Some stores refuse control
+#: characters and backslashes.
 _FORBIDDEN = re.compile(r"[#?%'\\\x00-\x1f\x7f]")
 
-#: Folder of what profilers wrote, among a run's artifacts.
+#: Folder of profiler output in a run's artifacts.
 PROFILES = "profiles"
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile:
-    """A file to deliver: ``path`` is where it lands in the run's artifacts, with ``/``."""
+    """A file to deliver; ``path`` is its place in the run's artifacts, with ``/``."""
 
     path: str
     file: Path
 
     @property
     def folder(self) -> str | None:
-        """The folder part of ``path``; None at the top."""
+        """Return the folder part of ``path``; None at the top."""
         return self.path.rpartition("/")[0] or None
 
     @contextmanager
     def named(self) -> Iterator[Path]:
-        """Yield the file under the name it shall have, as MLflow takes the name from the file."""
+        """Yield the file under its artifact name, as MLflow takes the name from the file."""
         name = self.path.rpartition("/")[2]
         if name == self.file.name:
             yield self.file
@@ -51,10 +51,10 @@ class ArtifactFile:
 
 
 def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
-    """Everything below the spool's artifacts, then the run's output; no path twice.
+    """Return everything below the spool's artifacts, then the run's output; no path twice.
 
-    Only regular files: a named pipe would block for ever, a link to a folder could lead anywhere.
-    A link to a file counts as the file.
+    Includes only regular files: a named pipe would block forever, and a link to a folder could lead
+    anywhere. A link to a file counts as the file.
     """
     taken: set[str] = set()
     for file in _regular_files(spool):
@@ -70,10 +70,10 @@ def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
 
 
 def clean_spool(spool: RunDir, delivered: Collection[str]) -> None:
-    """Remove the files that have been delivered, and the folders that are empty then.
+    """Remove the delivered files, and folders that are then empty.
 
-    What the run printed stays, where people and messages look for it; so does what `radt trace`
-    reads. A file that cannot be removed stays, too.
+    The run's output stays, because users and messages refer to it, as do the files that `radt
+    trace` reads and files that cannot be removed.
     """
     kept = spool.artifacts / PROFILES
     for artifact in list(artifact_files(spool)):
@@ -99,7 +99,7 @@ def artifact_path(relative: str) -> str:
 
 
 def _beside_archive(path: str) -> str:
-    """A folder that a script has named like that of the archive must not get between its files."""
+    """Rename a script's folder with the archive's name, so that their files do not mix."""
     if path == ARCHIVE_FOLDER or path.startswith(f"{ARCHIVE_FOLDER}/"):
         return path.replace(ARCHIVE_FOLDER, f"{ARCHIVE_FOLDER}_", 1)
     return path
@@ -116,17 +116,18 @@ def _regular_files(spool: RunDir) -> Iterator[Path]:
         yield spool.output_log
 
 
-# -- into folders of this machine -----------------------------------------------------------------
+# -- local folders
+# ----------------------------------------------------------------------------------
 
 
 def copy_whole(file: Path, target: Path) -> None:
-    """Copy or link a file, over what may be there; others see all of it or none.
+    """Copy or link a file atomically, replacing an existing one.
 
     Raises:
-        OSError: It cannot be read or written.
+        OSError: The file cannot be read or written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The same name each time: what a killed process left is taken over by the next one.
+    # Always the same name, so that the next process replaces a killed one's file.
     mark = hashlib.sha256(target.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     partial = target.with_name(f".radt-{mark}.part")
     try:
@@ -144,10 +145,10 @@ def copy_whole(file: Path, target: Path) -> None:
 
 
 def _linked(file: Path, other: Path) -> bool:
-    """Give a file a second name; False where that cannot be: it is on another file system.
+    """Create a hard link to a file; return False if it is on another file system.
 
-    What is delivered leaves the spool, or stays there under the first name at no cost. A link that
-    a user has put there leads to a file of theirs, which they may go on changing.
+    Delivered files leave the spool, or stay there as a link at no cost. A user's symbolic link
+    leads to their own file, which they may go on changing.
     """
     if file.is_symlink():
         return False
@@ -159,10 +160,10 @@ def _linked(file: Path, other: Path) -> bool:
 
 
 def shares_folder(folder: Path) -> bool:
-    """Return whether this machine has the folder of a run's artifacts that a server names.
+    """Return whether this machine shares the artifact folder that a server names.
 
-    ``folder`` is ``ROOT/EXPERIMENT/RUN/artifacts``. A server that was given a plain folder means
-    its own. Writing to a folder of the same name here would lose the files where nobody looks,
-    unless it is shared (NFS): then the folder of the experiments is here, too.
+    ``folder`` is ``ROOT/EXPERIMENT/RUN/artifacts``. A server with a plain folder means its own.
+    Files in a local folder of the same name would be lost, unless it is shared (NFS): then the
+    folder of the experiments exists here, too.
     """
     return any(parent.is_dir() for parent in folder.parents[:3] if parent != Path(parent.anchor))

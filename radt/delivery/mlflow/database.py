@@ -1,9 +1,9 @@
-"""MLflow's SQLite file: it appears whole, and one that was left half made is replaced.
+"""Create MLflow's SQLite file atomically, and replace a half-built one.
 
 MLflow builds a new database in place, table by table, in some fifty steps. Killed in between, it
-leaves a file that it can neither use nor finish ("table _alembic_tmp_metrics already exists"), and
-no run would ever reach it. Building takes two seconds of CPU time, just as the first runs start:
-``schemas/mlflow.sql`` is what comes out, for the version of MLflow that it was written by.
+leaves a file that it can neither use nor finish ("table _alembic_tmp_metrics already exists"), so
+that no run could be uploaded. Building takes two seconds of CPU time just as the first runs start:
+``schemas/mlflow.sql`` holds the result for one version of MLflow.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from radt.paths import sqlite_uri
 
 log = logging.getLogger(__name__)
 
-#: Files that SQLite keeps beside a database.
+#: Suffixes of files that SQLite keeps beside a database.
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _TIMEOUT_S = 60.0
-#: MLflow's tables as one version builds them, which the first line names.
+#: MLflow's tables as built by the version in the first line.
 SCHEMA = resources.files("radt.schemas") / "mlflow.sql"
 
 
 def prepare(database: Path) -> None:
-    """Make a database whole before MLflow opens it; one with runs in it is left as it is.
+    """Complete a database before MLflow opens it; one with runs in it is left unchanged.
 
-    The new one is built under another name, and gets its own in one step. A half-made file is kept
+    The new database is built under another name and renamed atomically. A half-built file is kept
     as ``mlflow.db.incomplete``.
 
     Raises:
         OSError: The file cannot be written.
-        sqlite3.Error: The file is no database, or is locked for long.
+        sqlite3.Error: The file is not a database, or stays locked.
         MlflowException: MLflow cannot build a database.
     """
     if database.exists() and database.stat().st_size and not _is_incomplete(database):
@@ -50,15 +50,15 @@ def prepare(database: Path) -> None:
             _rename(database, database.with_name(f"{database.name}.incomplete"))
         os.link(new, database)
     except FileExistsError:
-        pass  # somebody else was quicker
+        pass  # another process was faster
     finally:
         _remove(new)
 
 
 def _is_incomplete(database: Path) -> bool:
-    """Whether MLflow was interrupted while it built this.
+    """Return whether MLflow was interrupted while building this database.
 
-    MLflow makes the first experiment by itself, after its last migration, and runs need one.
+    MLflow creates the first experiment after its last migration.
     """
     with closing(sqlite3.connect(database, timeout=_TIMEOUT_S)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -74,7 +74,7 @@ def _is_incomplete(database: Path) -> bool:
 
 
 def _built(database: Path) -> Path:
-    """Return a whole, new database beside another one."""
+    """Return a complete new database beside another one."""
     workshop = database.with_name(f".{database.name}.building")
     new = database.with_name(f".{database.name}.new")
     for leftover in (workshop, new):
@@ -82,7 +82,7 @@ def _built(database: Path) -> Path:
     try:
         if not _built_from_schema(workshop):
             MlflowClient(sqlite_uri(workshop)).search_experiments(max_results=1)
-        # A copy: MLflow keeps connections to the file that it has built.
+        # A copy, because MLflow keeps connections to the file that it has built.
         with closing(sqlite3.connect(workshop, timeout=_TIMEOUT_S)) as connection:
             connection.execute("VACUUM INTO ?", (str(new),))
         use_wal(new)
@@ -92,15 +92,15 @@ def _built(database: Path) -> Path:
 
 
 def _built_from_schema(database: Path) -> bool:
-    """Build a database as the installed MLflow would, if `SCHEMA` is of its version."""
+    """Build a database as the installed MLflow would if `SCHEMA` has its version."""
     first, _, statements = SCHEMA.read_text(encoding="utf-8").partition("\n")
     if first != schema_title(VERSION):
         return False
     now_ms = time.time_ns() // 1_000_000
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.executescript(statements)
-        # The first experiment alone has a place (MLflow takes a folder below the current one, which
-        # is / for an uploader) and a time.
+        # Only the first experiment has a location (MLflow takes a folder below the current one,
+        # which is / for an uploader) and a time.
         connection.execute(
             "UPDATE experiments SET artifact_location = ?, creation_time = ?, last_update_time = ?",
             (str(database.parent / "mlruns" / "0"), now_ms, now_ms),
@@ -114,10 +114,10 @@ def schema_title(version: str) -> str:
 
 
 def use_wal(database: Path) -> None:
-    """Let readers (scripts, MLflow's UI) not wait for writers.
+    """Use WAL, so that readers (scripts, MLflow's UI) do not wait for writers.
 
     Raises:
-        sqlite3.Error: It cannot be set.
+        sqlite3.Error: The mode cannot be set.
     """
     with closing(sqlite3.connect(database, timeout=_TIMEOUT_S)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -1,16 +1,16 @@
-"""Classify failed requests to MLflow (wait, retry, leave out, give up), and check its answers.
+"""Classify failed requests to MLflow (wait, retry, leave out, give up), and check its responses.
 
-MLflow's own client repeats requests for minutes, loses ``Retry-After``, takes an empty answer for
-success and any 404 for a deleted run. So the one function that its requests go through is replaced
-by one with one attempt, time limits and checked answers: whatever is not an answer of MLflow
-becomes a `DeliveryError` that says what to do. Everything else (credentials, certificates,
-plug-ins) stays MLflow's.
+MLflow's own client repeats requests for minutes, loses ``Retry-After``, treats an empty response as
+success and any 404 as a deleted run. So the function that sends all its requests is replaced by one
+with a single attempt, timeouts and checked responses: any response that is not MLflow's becomes a
+`DeliveryError` with a remedy. Everything else (credentials, certificates, plug-ins) remains
+MLflow's.
 
-MLflow (3.17) has no public place for this. Its plug-ins for requests add headers or sign them, and
-are the user's to choose. A plug-in for a tracking store sees the calls of the API, not those of
-artifacts, and would have to override private methods as well. The settings
-``MLFLOW_HTTP_REQUEST_*`` turn repetitions off, and leave answers unchecked. Where a later MLflow
-has no such function, its own ways are in force and nothing is lost: `install_http` says so.
+MLflow (3.17) has no public hook for this. Its request plug-ins add headers or sign them, and belong
+to the user. A plug-in for a tracking store sees API calls but not those for artifacts, and would
+have to override private methods as well. The settings ``MLFLOW_HTTP_REQUEST_*`` turn repetitions
+off but leave responses unchecked. If a later MLflow lacks the function, `install_http` reports it;
+MLflow's own handling applies and no data is lost.
 
 Imports MLflow: for the uploader and importers only.
 """
@@ -50,10 +50,10 @@ _TEXT_LIMIT = 500
 
 
 class ErrorKind(StrEnum):
-    """What a failed request means for what comes next."""
+    """Consequence of a failed request."""
 
-    UNREACHABLE = "unreachable"  # nothing will work for now: wait, then try again
-    BUSY = "busy"  # this request did not work for now: try again
+    UNREACHABLE = "unreachable"  # nothing will work for now: wait, then retry
+    BUSY = "busy"  # this request failed for now: retry it
     GONE = "gone"  # the run or experiment was deleted: give it up
     REFUSED = "refused"  # this content will never be accepted: leave it out
 
@@ -62,8 +62,8 @@ class DeliveryError(TrackingError):
     """A request to MLflow failed.
 
     The message is the same for the same cause, because a problem is logged once. ``retry_after_s``
-    is how long the server asks to be left alone. With ``too_large`` less of the same may be
-    accepted, with ``slow`` less of the same may be in time.
+    is the wait that the server requests. With ``too_large``, a smaller request may be accepted;
+    with ``slow``, a smaller one may be in time.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ _BUSY_CODES = frozenset(
         "CANCELLED",
         "DEADLINE_EXCEEDED",
         "INTERNAL_ERROR",
-        "PERMISSION_DENIED",  # of one experiment; somebody has to fix it, nothing is lost
+        "PERMISSION_DENIED",  # for one experiment; needs a fix by the user, loses no data
         "REQUEST_LIMIT_EXCEEDED",
         "RESOURCE_EXHAUSTED",
         "TEMPORARILY_UNAVAILABLE",  # "database is locked" arrives as this
     }
 )
-#: Wrong credentials, or a server that is not MLflow: somebody has to fix it, nothing is lost.
+#: Wrong credentials, or a server that is not MLflow: the user must fix it; no data is lost.
 _UNREACHABLE_CODES = frozenset({"CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "UNAUTHENTICATED"})
-#: MLflow says BAD_REQUEST for any error of its database but SQLAlchemy's OperationalError, also
-#: when the connection broke; only these are about what was sent.
+#: MLflow returns BAD_REQUEST for any database error except SQLAlchemy's OperationalError, also when
+#: the connection broke; only these concern the request's content.
 _OF_CONTENT = re.compile(r"\b(?:DataError|IntegrityError|ProgrammingError|StatementError)\b")
 _OF_DATABASE = re.compile(
     r"\((?:psycopg2|sqlite3|pymysql|MySQLdb|pyodbc)\.|\bsqlalchemy\b|sqlalche\.me"
@@ -107,7 +107,7 @@ _OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>:? ?")
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Turn what MLflow's client raises into `DeliveryError`."""
+    """Turn exceptions of MLflow's client into `DeliveryError`."""
     try:
         yield
     except (MlflowException, SQLAlchemyError, requests.exceptions.RequestException) as error:
@@ -117,9 +117,9 @@ def translated_errors() -> Iterator[None]:
 
 
 def delivery_error(error: BaseException) -> DeliveryError:
-    """Return what an exception from MLflow's client, its database or its connection means."""
+    """Classify an exception of MLflow's client, its database or its connection."""
     for link in _chain(error):
-        if isinstance(link, DeliveryError):  # of `radt.delivery.mlflow.errors`, wrapped by MLflow
+        if isinstance(link, DeliveryError):  # from `radt.delivery.mlflow.errors`, wrapped by MLflow
             return link
         if isinstance(link, requests.exceptions.RequestException):
             return connection_error(link)
@@ -151,7 +151,7 @@ def _kind_of(error: BaseException) -> ErrorKind:
 
 
 def _database_error(error: SQLAlchemyError) -> DeliveryError:
-    """Return the problem of a tracking database that this process writes to itself."""
+    """Classify an error of a tracking database that this process writes to directly."""
     if isinstance(error, DataError | IntegrityError | ProgrammingError):
         return DeliveryError(ErrorKind.REFUSED, _one_line(str(error)))
     if isinstance(error, DBAPIError) and error.orig is not None:
@@ -163,10 +163,10 @@ def _database_error(error: SQLAlchemyError) -> DeliveryError:
 
 
 def connection_error(error: requests.exceptions.RequestException) -> DeliveryError:
-    """No answer: nobody is there, or the connection broke in the middle.
+    """Classify a missing response: the server is unreachable, or the connection broke.
 
-    A connection that breaks or is silent in the middle concerns one request: perhaps it is this
-    request that the server cannot bear.
+    A connection that breaks or stalls after sending only concerns one request, which may be the one
+    that the server cannot handle.
     """
     if isinstance(error, requests.exceptions.ConnectTimeout):
         return DeliveryError(ErrorKind.UNREACHABLE, "no connection: it does not answer")
@@ -186,7 +186,7 @@ def connection_error(error: requests.exceptions.RequestException) -> DeliveryErr
 
 
 def timed_out(error: BaseException) -> bool:
-    """Return whether a connection was made, and silent then."""
+    """Return whether a connection was made, but then timed out."""
     return any(
         isinstance(cause, requests.exceptions.ReadTimeout | urllib3.exceptions.ReadTimeoutError)
         for cause in _inside(error)
@@ -201,7 +201,7 @@ def _never_connected(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the operating system's words for the innermost cause."""
+    """Return the operating system's message for the innermost cause."""
     causes = list(_inside(error))
     for cause in reversed(causes):
         if isinstance(cause, socket.gaierror):
@@ -212,7 +212,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _inside(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, and those that it was made of: urllib3 keeps them in several places."""
+    """Yield an exception and its causes, which urllib3 keeps in several places."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -232,33 +232,33 @@ def _one_line(text: str) -> str:
 
 log = logging.getLogger(__name__)
 
-#: The function of `mlflow.utils.rest_utils` that all its requests go through (MLflow 2 and 3).
+#: The function of `mlflow.utils.rest_utils` that sends all requests (MLflow 2 and 3).
 HOOK = "_get_http_response_with_retries"
-#: Longest that a server may ask us to wait.
+#: Longest wait that a server may request.
 MAX_RETRY_AFTER_S = 900.0
 _CONNECT_TIMEOUT_S = 10.0
 _DEFAULT_TIMEOUT_S = 60.0
-#: Of these, a second request would make a second thing.
+#: Requests that are not idempotent.
 _NOT_REPEATABLE = ("/runs/create", "/experiments/create")
 _FILES = "/mlflow-artifacts/artifacts"
-#: Answers of something in front of a server that is down or overwhelmed.
+#: Responses of a proxy in front of a server that is down or overloaded.
 _IN_FRONT = frozenset({408, 502, 503, 504, 520, 521, 522, 523, 524})
 
 
 def install_http() -> None:
-    """Replace it; harmless if it has been."""
+    """Replace the function. Idempotent."""
     original: Callable[..., requests.Response] | None = getattr(rest_utils, HOOK, None)
-    if original is None:  # a later MLflow: its own ways are slower, yet nothing is lost
+    if original is None:  # a later MLflow: its own handling is slower, but no data is lost
         log.warning("this MLflow has no %s; its own retries are in force", HOOK)
     elif not isinstance(original, _Requests):
         setattr(rest_utils, HOOK, _Requests(original))
 
 
 class _Requests:
-    """Stands in for MLflow's function.
+    """Replaces MLflow's function.
 
     Raises:
-        DeliveryError: No answer, or none of MLflow.
+        DeliveryError: There is no response, or none from MLflow.
     """
 
     def __init__(self, original: Callable[..., requests.Response]) -> None:
@@ -290,7 +290,7 @@ class _Requests:
                 broke = problem.kind is ErrorKind.BUSY and not timed_out(error)
                 if not broke or not repeatable:
                     raise problem from error
-            # One that was kept open may have been closed while the request was on its way.
+            # A kept-alive connection may have been closed while the request was on its way.
             repeatable = False
             _rewind(call.arguments["kwargs"].get("data"))
 
@@ -301,9 +301,9 @@ def _rewind(data: Any) -> None:
 
 
 def problem_of(answer: requests.Response, *, streamed: bool = False) -> DeliveryError | None:
-    """Return what is wrong with an answer; None if it is one of MLflow, be it a refusal.
+    """Return the error in a response; None if it is MLflow's, even if a refusal.
 
-    The body of a `streamed` answer is a file and is not read.
+    The body of a `streamed` response is a file and is not read.
     """
     status = answer.status_code
     if status == 413:
@@ -320,7 +320,7 @@ def problem_of(answer: requests.Response, *, streamed: bool = False) -> Delivery
     if status < 300:
         return None if streamed or not _is_api(answer) else _problem_of_success(answer)
     if "error_code" in (_json_object(answer) or {}):
-        return None  # MLflow's own words, which its client understands
+        return None  # MLflow's own message, which its client understands
     if status == 401:
         return DeliveryError(
             ErrorKind.UNREACHABLE,
@@ -343,7 +343,7 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
         return None
     if not answer.content.strip():
         if _FILES in _asked(answer):
-            return None  # where a file was taken, MLflow says nothing
+            return None  # MLflow's response to an accepted file is empty
         return DeliveryError(ErrorKind.UNREACHABLE, f"the server's answer is empty{_way(answer)}")
     kind = answer.headers.get("Content-Type", "").partition(";")[0] or "no content type"
     return DeliveryError(
@@ -352,9 +352,9 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
 
 
 def retry_after(header: str | None, date: str | None = None) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for (RFC 9110, 10.2.3); None without a valid one.
+    """Return the seconds in a ``Retry-After`` header (RFC 9110, 10.2.3); None if invalid.
 
-    A time is by the server's clock: the header ``Date`` says what that shows now.
+    A time refers to the server's clock, whose current time is in the header ``Date``.
 
     >>> retry_after("7"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon")
     (7.0, 0.0, None)
@@ -382,12 +382,12 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _is_api(answer: requests.Response) -> bool:
-    """Return whether it answers a call of MLflow's API, which is always answered in JSON."""
+    """Return whether this is the response to an API call of MLflow, which is always JSON."""
     return "/api/" in _asked(answer)
 
 
 def _asked(answer: requests.Response) -> str:
-    """Return the path that was asked for at first."""
+    """Return the path of the original request."""
     first = answer.history[0] if answer.history else answer
     return urlsplit(str(first.url)).path
 

@@ -1,4 +1,4 @@
-"""Keep to MLflow's limits: names, params and tags that it accepts, and the size of requests."""
+"""Keep to MLflow's limits: accepted names, params and tags, and the size of requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNNAMED = re.compile(r"arg\d+")
 
 
 def mlflow_key(name: str) -> str:
-    """Return the name of a metric, parameter or tag with MLflow's alphabet, nearest to ``name``.
+    """Return the closest valid MLflow name of a metric, param or tag.
 
     MLflow allows letters and digits of any script, ``_ - . : /`` and spaces, and names must not
     change when read as a path.
@@ -47,10 +47,10 @@ def mlflow_key(name: str) -> str:
 
 
 def unique_keys(names: Iterable[str]) -> dict[str, str]:
-    """Return the MLflow key of each name; of names with the same key the later ones get a number.
+    """Return the MLflow key of each name; later names with the same key get a number.
 
-    The outcome depends on the order alone and earlier ones keep theirs as names are added, so that
-    a later process gives the same keys.
+    The result depends only on the order, and earlier names keep their keys as names are added, so
+    that a later process computes the same keys.
 
     >>> unique_keys(["loss", "a?", "a!", "loss"])
     {'loss': 'loss', 'a?': 'a_', 'a!': 'a_-2'}
@@ -72,12 +72,12 @@ def unique_keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def clean_text(text: str) -> str:
-    """Without what databases refuse: NUL and halves of surrogate pairs (undecodable bytes)."""
+    """Remove characters that databases refuse: NUL and lone surrogates (undecodable bytes)."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def cut(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters, with an ellipsis where something is missing.
+    """Return at most ``limit`` characters, with an ellipsis if the text was cut.
 
     >>> cut("abcdef", 4), cut("abcd", 4)
     ('abc…', 'abcd')
@@ -95,12 +95,12 @@ def shortened(name: str, limit: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Line breaks and other control characters as spaces: names are shown in tables."""
+    """Replace line breaks and other control characters by spaces, for tables."""
     return " ".join(clean_text(text).split())
 
 
 def workload_name(label: str) -> str:
-    """Return what the parent run of a workload is called."""
+    """Return the name of a workload's parent run."""
     return cut(one_line(f"workload {label}"), MAX_RUN_NAME_LENGTH)
 
 
@@ -115,17 +115,17 @@ def run_name(workload: str, letter: str, name: str) -> str:
 
 
 def experiment_name(name: str) -> str:
-    """Return a name MLflow takes for an experiment; ``Default`` if there is nothing to show."""
+    """Return a valid MLflow name for an experiment; ``Default`` if nothing printable is left."""
     return shortened(one_line(name), MAX_EXPERIMENT_NAME_LENGTH) or "Default"
 
 
 def deliverable_params(params: Mapping[str, str], *, ended: bool) -> dict[str, str]:
-    """Return parameters to send now.
+    """Return the parameters to send now.
 
-    Those that come from the command line (``--lr 1e-3``) wait until the run has ended: MLflow never
-    changes a parameter, so a script that calls ``mlflow.log_params(vars(args))`` itself would fail
-    on ``0.001`` if we had been there first with ``1e-3``. The script's own value wins. Until then
-    they are in the parameter ``Params``, all in one.
+    Parameters from the command line (``--lr 1e-3``) wait until the run has ended: MLflow never
+    changes a parameter, so a script's own ``mlflow.log_params(vars(args))`` would fail on ``0.001``
+    if radt had already sent ``1e-3``. The script's own value wins. Until then they are all in the
+    parameter ``Params``.
     """
     keys = unique_keys(params)
     waiting = frozenset[str]() if ended else command_line_names(params.get("Params", ""))
@@ -148,14 +148,14 @@ def command_line_names(text: str) -> frozenset[str]:
 def deliverable_tags(
     run: RunRecord, tags: Mapping[str, str], keys: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the run's tags, its end, and the real names of series whose key in MLflow differs."""
+    """Return the run's tags, its end, and the original names of series whose MLflow key differs."""
     tag_keys = unique_keys(tags)
     texts = {tag_keys[name]: value for name, value in tags.items()}
     for name, key in keys.items():
         if key != name:
             texts[f"{METRIC_PREFIX}{key}"[:MAX_KEY_LENGTH]] = name
     if run.status.ended:
-        texts[STATUS] = run.status.value  # MLflow has fewer
+        texts[STATUS] = run.status.value  # MLflow has fewer statuses
         if run.end_reason:
             texts[END_REASON] = run.end_reason
         if run.exit_code is not None:
@@ -165,19 +165,19 @@ def deliverable_tags(
 
 log = logging.getLogger(__name__)
 
-#: What MLflow did not get of a run, in order and each once.
+#: Items of a run that MLflow did not accept, in order and each once.
 Notes = dict[str, None]
 
 _Item = TypeVar("_Item")
 
-#: No server's limit is below this: who refuses so little for its size is set up wrongly.
+#: No server's limit is lower: one that refuses so little for its size is misconfigured.
 _SMALL_BYTES = 1000
 
 
 class Sender:
-    """Sends items in batches as large as the server takes. Thread-safe.
+    """Sends items in batches as large as the server accepts. Thread-safe.
 
-    ``before_request`` is called before each request and may wait until others are done.
+    ``before_request`` is called before each request and may block until others are done.
     """
 
     def __init__(self, before_request: Callable[[], object]) -> None:
@@ -192,7 +192,7 @@ class Sender:
     ) -> None:
         """Send all items that MLflow accepts; halve a request that it refuses.
 
-        `notes` gets what was left out, `batch` learns how much goes into one request.
+        `notes` collects the omitted items, `batch` adapts to the accepted size.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -226,8 +226,8 @@ class Sender:
 class BatchSize:
     """The number of items for the next request, at most MLflow's own limit. Thread-safe.
 
-    It is halved where a request was refused for its size, which is remembered, and where one was
-    not answered in time, from which it recovers.
+    It is halved permanently after a request that was refused for its size, and temporarily after
+    one that timed out.
     """
 
     def __init__(self, most: int) -> None:
@@ -238,27 +238,27 @@ class BatchSize:
 
     @property
     def limit(self) -> int:
-        """At least 1."""
+        """Return the current number, at least 1."""
         return self._limit
 
     def too_large(self, count: int) -> None:
-        """So many were refused for their size."""
+        """Record that this many items were refused for their size."""
         with self._lock:
             self._ceiling = min(self._ceiling, max(1, count // 2))
             self._limit = min(self._limit, self._ceiling)
 
     def nonsense(self) -> None:
-        """What was refused for its size was so small that its size is not why."""
+        """Record that a request refused for its size was too small for that to be the reason."""
         with self._lock:
             self._ceiling = self._limit = self._most
 
     def slow(self, count: int) -> None:
-        """So many were not answered in time."""
+        """Record that this many items timed out."""
         with self._lock:
             self._limit = min(self._limit, max(1, count // 2))
 
     def worked(self, count: int) -> None:
-        """So many were accepted."""
+        """Record that this many items were accepted."""
         with self._lock:
             if count >= self._limit:
                 self._limit = min(2 * self._limit, self._ceiling)

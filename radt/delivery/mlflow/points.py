@@ -1,11 +1,11 @@
 """Points for MLflow: scripts' metrics in full, hardware series as means, and a summary.
 
-Counters come as rates: a line that only rises tells nobody anything. ``gpu.pcie.rx`` (bytes) is
-``gpu.pcie.rx_per_s``, ``gpu.energy`` (joules) ``gpu.energy_per_s``, which is watts. What a counter
-counted in the whole run is in the summary, under its own name.
+Counters are uploaded as rates, because a line that only rises shows little. ``gpu.pcie.rx`` (bytes)
+becomes ``gpu.pcie.rx_per_s``, ``gpu.energy`` (joules) ``gpu.energy_per_s``, which is watts. A
+counter's total over the whole run is in the summary, under its own name.
 
-Pure functions from records of the store to points; the same records always give the same points,
-so that what is sent twice after a crash is stored once.
+Pure functions turn records of the store into points; the same records always give the same points,
+so that points sent twice after a crash are stored once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from radt.store.totals import KERNEL_KEYS, key_of
 from radt.store.writer import StoreWriter
 from radt.usage import KERNEL
 
-#: Length of the stretches that hardware series are averaged over, as MLflow's own sampler.
+#: Length of the stretches that hardware series are averaged over, as in MLflow's own sampler.
 MEAN_INTERVAL_S = 10
 NS_PER_S = 1_000_000_000
 _MEAN_INTERVAL_NS = MEAN_INTERVAL_S * NS_PER_S
@@ -68,9 +68,9 @@ _FIRST = tuple(
 def series_names(series: Sequence[SeriesRecord]) -> dict[int, str]:
     """Return the name of each series of a run by its number: `series_name`, made unique.
 
-    Several listeners may read the same thing (``gpu.power`` by NVML and by DCGM). Put together they
-    would be a line that jumps between two sources: the first in the run has the name, what comes
-    later has its listener behind it.
+    Several listeners may read the same metric (``gpu.power`` by NVML and by DCGM). Combined, they
+    would be a line that jumps between two sources, so the first in the run has the name, and later
+    ones get their listener as a suffix.
     """
     return _told_apart(series, series_name)
 
@@ -88,10 +88,10 @@ def _told_apart(
 
 
 def series_name(series: SeriesRecord) -> str:
-    """Return the name of a series in MLflow, before its characters are looked at.
+    """Return the name of a series in MLflow, before replacing invalid characters.
 
-    ``loss``, ``loss/rank 1`` for what scripts log; ``system/gpu.power/gpu0`` for hardware, because
-    MLflow's page of system metrics shows what begins so; ``system/gpu.energy_per_s/gpu0`` for the
+    ``loss``, ``loss/rank 1`` for script metrics; ``system/gpu.power/gpu0`` for hardware, because
+    MLflow shows this prefix on its page of system metrics; ``system/gpu.energy_per_s/gpu0`` for the
     rate of a counter.
     """
     counter = series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE
@@ -105,10 +105,10 @@ def _entity_name(series: SeriesRecord) -> str:
 
 
 def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
-    """Return every point as it is. Points without a step get their number in the series as one.
+    """Return all points unchanged. Points without a step get their number in the series as step.
 
-    MLflow cuts histories in which points share a step, so 0 for all would lose them in its charts.
-    ``first_index`` is the number in the series of the first sample.
+    MLflow truncates histories in which points share a step, so step 0 for all would lose them in
+    its charts. ``first_index`` is the first sample's number in the series.
     """
     times_ms = (samples.times_ns // NS_PER_MS).tolist()
     indices = range(first_index, first_index + len(samples))
@@ -127,14 +127,14 @@ def software_points(key: str, samples: Samples, first_index: int) -> list[Point]
 
 
 class Means(NamedTuple):
-    """Points of a hardware series, and up to which time (exclusive) they cover it."""
+    """Points of a hardware series, and the time (exclusive) up to which they cover it."""
 
     points: list[Point]
     until_ns: int
 
 
 def look_back_ns(series: SeriesRecord) -> int:
-    """Return how far before ``since_ns`` the samples for `hardware_means` have to begin."""
+    """Return how far before ``since_ns`` the samples for `hardware_means` must begin."""
     if series.kind is not SeriesKind.COUNTER:
         return 0
     return max(_LONGEST_RATE_NS, round(_LONGEST_RATE_INTERVALS * (series.interval_s or 0.0) * 1e9))
@@ -149,16 +149,16 @@ def hardware_means(
     since_ns: int,
     final: bool,
 ) -> Means:
-    """Means over stretches of `MEAN_INTERVAL_S` since ``origin_ns``; of a counter, of its rate.
+    """Return means (of a counter's rate) over `MEAN_INTERVAL_S` each, since ``origin_ns``.
 
-    A stretch is over when a later sample is there, or when the series has ended (``final``). The
-    step is the stretch's end in seconds since ``origin_ns``. Values that are not finite are left
-    out; a stretch without any has no point. What a counter grew counts where it was read.
+    A stretch is over when a later sample exists, or when the series has ended (``final``). The step
+    is the stretch's end in seconds since ``origin_ns``. Non-finite values are ignored; a stretch
+    without finite values has no point. An increase of a counter counts at the time of its reading.
 
     Args:
-        samples: In time order. Those before ``since_ns`` are ignored, but for the last reading
-            of a counter: they begin `look_back_ns` earlier.
-        since_ns: End of what is covered already, 0 for nothing.
+        samples: Samples in time order, beginning `look_back_ns` before ``since_ns``. Earlier ones
+            are ignored except for the last reading of a counter.
+        since_ns: End of the time already covered, 0 for none.
     """
     keep = samples.times_ns >= since_ns
     times = samples.times_ns[keep]
@@ -173,7 +173,7 @@ def hardware_means(
         if number > (complete[-1] if len(complete) else -np.inf):
             continue
         stop_ns = origin_ns + (number + 1) * _MEAN_INTERVAL_NS
-        # Only what no earlier, interrupted call can have sent may have a time of its own.
+        # Only a point that no earlier, interrupted call can have sent may have its own time.
         time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
         points.append(Point(key, value, time_ns // NS_PER_MS, (number + 1) * MEAN_INTERVAL_S))
     if final:
@@ -213,7 +213,7 @@ def _mean_rates(
 
 
 def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
-    """Duration of each epoch of the run's first process that was completed, at its number."""
+    """Return the duration of each completed epoch of the run's first process by number."""
     return [
         Point(
             EPOCH_KEY,
@@ -288,7 +288,7 @@ def summary_metrics(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class PointUploader:
-    """A part of `radt.delivery.mlflow.uploader.Uploader`, and as thread-safe."""
+    """Part of `radt.delivery.mlflow.uploader.Uploader`, and equally thread-safe."""
 
     def __init__(
         self, target: MlflowTarget, reader: StoreReader, writer: StoreWriter, sender: Sender
@@ -307,9 +307,10 @@ class PointUploader:
         key_of: Mapping[int, str],
         notes: Notes,
     ) -> None:
-        """Send all new points, several series in a request; record progress after each request.
+        """Send all new points, several series per request; record progress after each request.
 
-        `key_of` is MLflow's key of each series, by number; `notes` gets what MLflow refused.
+        `key_of` is MLflow's key of each series, by number; `notes` collects the points that MLflow
+        refused.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -342,7 +343,7 @@ class PointUploader:
         key_of: Mapping[int, str],
         room: Callable[[], int],
     ) -> Iterator[tuple[int, list[Point], int]]:
-        """New points, as many as there is room for, by series: number, points, how far that is."""
+        """Return new points by series, as many as fit: number, points, position."""
         delivered = self._reader.delivered(run.run_id)
         counts = self._reader.point_counts(run.run_id)
         for record in series:
@@ -370,9 +371,9 @@ class PointUploader:
         since_ns: int,
         room: Callable[[], int],
     ) -> Iterator[tuple[list[Point], int]]:
-        """Yield means, as there is room for them, and up to which time they cover the series."""
+        """Yield as many means as fit, and the time up to which they cover the series."""
         if run.started_ns is None and not run.status.ended:
-            return  # seconds are counted from the start, which is not known yet
+            return  # seconds count from the start, which is still unknown
         origin_ns = run.started_ns or run.created_ns
         samples = self._reader.samples(
             run.run_id, series.series_no, start_ns=since_ns - look_back_ns(series)
@@ -410,7 +411,7 @@ class PointUploader:
         return values
 
     def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
-        """Return how much each counter of a run grew, which only all of its readings tell."""
+        """Return the increase of each counter of a run, which needs all of its readings."""
         totals: dict[int, float] = {}
         for series in (summary.series for summary in summaries):
             if series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE:

@@ -1,4 +1,4 @@
-"""Create the MLflow runs of runs and workloads; quickly, because training waits for them."""
+"""Create the MLflow runs of runs and workloads, quickly, because training waits for them."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from radt.tags import (
 
 log = logging.getLogger(__name__)
 
-#: A workload that fails waits up to this long, while others go on.
+#: Longest wait before a failed workload is retried, while others continue.
 _LONGEST_DELAY_S = 30.0
 
 
 class RunCreator:
-    """Creates what MLflow lacks and notes the ids in the store.
+    """Creates missing MLflow runs and records their ids in the store.
 
-    A process that was killed between creating a run and noting its id leaves a run that nobody
-    knows. So runs that an earlier attempt may have created (of workloads older than ``since_ns``,
-    the wall-clock time when this process began) are looked for by their ``radt.run_id`` tag first.
+    A process killed between creating a run and recording its id leaves an orphaned run. So runs
+    that an earlier attempt may have created (of workloads older than ``since_ns``, the wall-clock
+    time when this process began) are first searched by their ``radt.run_id`` tag.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class RunCreator:
         self._deferred = Deferred(_LONGEST_DELAY_S)
 
     def seconds_to_next(self) -> float | None:
-        """Return how long until the first of the workloads that failed may be tried again."""
+        """Return the time until the first of the failed workloads may be retried."""
         left_s = self._deferred.next_s - time.monotonic()
         return None if left_s == math.inf else max(0.0, left_s)
 
     def register_pending(self, *, everything: bool = False) -> int:
         """Create all missing MLflow runs and return their number.
 
-        With `everything`, also those of workloads that failed a moment ago.
+        With `everything`, also retry workloads that have just failed.
 
         Raises:
-            DeliveryError: MLflow failed; what was created until then is in the store.
+            DeliveryError: MLflow failed; runs created so far are in the store.
             StoreError: The store failed.
         """
         missing = [
@@ -103,7 +103,7 @@ class RunCreator:
         for workload_id, group in groupby(missing, key=attrgetter("workload_id")):
             workload = workloads.get(workload_id)
             if workload is None:
-                continue  # recorded with another tracking URI; that one's uploader has it
+                continue  # recorded with another tracking URI, whose uploader has it
             if not everything and self._deferred.waits(workload_id):
                 continue
             try:
@@ -111,7 +111,7 @@ class RunCreator:
             except DeliveryError as error:
                 if error.kind is ErrorKind.UNREACHABLE:
                     raise
-                # A failure of one workload keeps no other waiting.
+                # A failure of one workload must not delay the others.
                 self._deferred.put(workload_id, error.message)
                 self._reports.failed(workload_id, error)
                 self._forget_experiment(workload, error)
@@ -157,7 +157,7 @@ class RunCreator:
             self._writer.update_workload(workload.workload_id, mlflow_experiment_id=None)
 
     def _created_before(self, experiment_id: str, workload_id: str) -> dict[str, str]:
-        """MLflow run ids by our ids (the parent's under the workload's) of an earlier attempt."""
+        """Return an earlier attempt's MLflow run ids by run id, the parent's by workload id."""
         tags_of = self._target.runs_with_tag(experiment_id, WORKLOAD_ID, workload_id)
         return {tags.get(RUN_ID, workload_id): run_id for run_id, tags in tags_of.items()}
 
@@ -180,7 +180,7 @@ class RunCreator:
         return parent_id
 
     def _run_tags(self, run: RunRecord, parent_id: str | None) -> dict[str, str]:
-        """Return the tags by which the run is found, which it must have from its first moment."""
+        """Return the tags that identify the run, which it must have when it is created."""
         tags = {
             RUN_ID: run.run_id,
             WORKLOAD_ID: run.workload_id,
@@ -200,11 +200,10 @@ class RunCreator:
 def delete_lost_runs(
     target: MlflowTarget, workload: WorkloadRecord, runs: Sequence[RunRecord]
 ) -> int:
-    """Delete MLflow runs of a workload that nobody knows of; returns how many.
+    """Delete orphaned MLflow runs of a workload; return their number.
 
-    A request to create a run that was held up on the way, for longer than anybody waited for its
-    answer, arrives when the run was created by another request. Such a run has our tags and
-    nothing else.
+    A request to create a run may be delayed beyond its timeout and arrive after a repeated request
+    has created the run. The extra run has radt's tags and nothing else.
 
     Raises:
         DeliveryError: MLflow failed.
@@ -227,7 +226,7 @@ def delete_lost_runs(
 
 
 def _user_name() -> str:
-    """Return the login name, which MLflow shows beside each run."""
+    """Return the login name, which MLflow shows with each run."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
@@ -235,11 +234,11 @@ def _user_name() -> str:
 
 
 def ensure_experiment(target: MlflowTarget, text: str) -> str:
-    """Return the id of the MLflow experiment for the Experiment column's text; made if need be.
+    """Return the id of the Experiment column's MLflow experiment, creating it if needed.
 
-    A number is an id, as in the original radT; one that MLflow does not have is taken as a name,
-    because a run is worth more than a precise complaint. An experiment that was deleted is
-    restored: somebody is recording into it again, and MLflow keeps its name reserved.
+    A number is an id, as in the original radT; an unknown id is used as a name, because losing the
+    run would be worse. A deleted experiment is restored, because it is in use again and MLflow
+    keeps its name reserved.
 
     Raises:
         DeliveryError: MLflow refuses or cannot be reached.
@@ -259,7 +258,7 @@ def ensure_experiment(target: MlflowTarget, text: str) -> str:
         except DeliveryError as error:
             if error.kind is not ErrorKind.REFUSED:
                 raise
-            known = target.experiment_by_name(name)  # somebody else was faster
+            known = target.experiment_by_name(name)  # another process was faster
             if known is None:
                 raise
     if not known.active:

@@ -1,6 +1,6 @@
-"""Client of one MLflow: the few calls that delivery makes, with errors it can act on.
+"""Client of one MLflow: the few calls that delivery makes, with classified errors.
 
-Only the uploader and importers import this module: MLflow takes over a second and 150 MB.
+Only the uploader and importers import this module, as MLflow takes over a second and 150 MB.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
 from radt.paths import is_database, sqlite_file
 
-#: Most entities in one request, MLflow's own limits.
+#: Maximum number of entities in one request: MLflow's own limits.
 MAX_POINTS = 1000
 MAX_PARAMS = 100
 
 NS_PER_MS = 1_000_000
 
-#: Runs whose artifact folder is remembered.
+#: Number of runs whose artifact folder is cached.
 _MAX_FOLDERS = 1000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-#: For libpq, which else waits for hours where a connection broke silently.
+#: For libpq, which otherwise waits for hours on a silently broken connection.
 _POSTGRES_PATIENCE = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
@@ -56,7 +56,7 @@ _POSTGRES_PATIENCE = {
 
 
 class Point(NamedTuple):
-    """One value of one metric as MLflow takes it."""
+    """One value of one metric in MLflow's format."""
 
     key: str
     value: float
@@ -66,7 +66,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KnownExperiment:
-    """An experiment as MLflow has it."""
+    """An experiment in MLflow."""
 
     experiment_id: str
     active: bool
@@ -94,10 +94,10 @@ def _as_next_id(run_id: str) -> Iterator[None]:
 
 
 class MlflowTarget:
-    """One MLflow, by its tracking URI. Methods raise `DeliveryError`; used by several threads.
+    """One MLflow, by its tracking URI. Methods raise `DeliveryError`. Thread-safe.
 
-    ``artifact_root`` is where experiments made here keep their artifacts, a folder or a URI; None
-    for MLflow's choice.
+    ``artifact_root`` is the folder or URI for artifacts of experiments created here; None for
+    MLflow's choice.
     """
 
     def __init__(self, tracking_uri: str, artifact_root: Path | str | None = None) -> None:
@@ -107,7 +107,7 @@ class MlflowTarget:
         self._connecting = threading.Lock()
         self._folders: dict[str, str] = {}
         self._begun_s: dict[int, float] = {}
-        #: How many requests were answered, refusals too.
+        #: Number of requests with a response, including refusals.
         self.answers = 0
 
     @property
@@ -117,11 +117,11 @@ class MlflowTarget:
 
     @property
     def is_server(self) -> bool:
-        """Whether it is reached by HTTP, rather than a database that we write to ourselves."""
+        """Return whether it is reached by HTTP, rather than a database written directly."""
         return self._uri.startswith(("http://", "https://"))
 
     def longest_request_s(self) -> float:
-        """For how long the oldest request has been under way, uploads aside; 0 if there is none."""
+        """Return the age of the oldest pending request, except uploads; 0 if there is none."""
         begun_s = list(self._begun_s.values())
         return time.monotonic() - min(begun_s) if begun_s else 0.0
 
@@ -148,7 +148,7 @@ class MlflowTarget:
                 client = MlflowClient(uri)
                 client.search_experiments(max_results=1)
         except DeliveryError as error:
-            if file is not None:  # no run can be delivered, whatever is wrong with it
+            if file is not None:  # no run can be delivered, whatever the error is
                 raise DeliveryError(ErrorKind.UNREACHABLE, error.message) from error
             raise
         return client
@@ -161,7 +161,7 @@ class MlflowTarget:
 
     @contextmanager
     def _request(self) -> Iterator[None]:
-        """Around each request: errors translated, its time watched."""
+        """Wrap each request: translate its errors and watch its time."""
         me = threading.get_ident()
         self._begun_s[me] = time.monotonic()
         try:
@@ -220,14 +220,14 @@ class MlflowTarget:
             return _given(run.info.run_id)
 
     def runs_with_tag(self, experiment_id: str, key: str, value: str) -> dict[str, dict[str, str]]:
-        """Return tags by MLflow run id of the runs, deleted ones too, that have the tag ``key``."""
+        """Return tags by MLflow id of the runs, even deleted ones, that have the tag ``key``."""
         runs = self._tagged(experiment_id, key, value, ViewType.ALL)
         return {str(run.info.run_id): dict(run.data.tags) for run in runs}
 
     def empty_runs_with_tag(
         self, experiment_id: str, key: str, value: str
     ) -> dict[str, dict[str, str]]:
-        """Return as `runs_with_tag` only runs to which nothing but tags was ever uploaded."""
+        """Return the result of `runs_with_tag` for runs with nothing but tags."""
         runs = self._tagged(experiment_id, key, value, ViewType.ACTIVE_ONLY)
         return {
             str(run.info.run_id): dict(run.data.tags)
@@ -248,12 +248,12 @@ class MlflowTarget:
             )
 
     def delete_run(self, run_id: str) -> None:
-        """Put a run into MLflow's bin, from which it can be restored."""
+        """Move a run to MLflow's trash, from which it can be restored."""
         with self._run_errors(run_id):
             self.client.delete_run(run_id)
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
-        """Upload at most `MAX_POINTS`. Points that MLflow has already are not stored twice."""
+        """Upload at most `MAX_POINTS`. MLflow stores a repeated point once."""
         metrics = [
             Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points
         ]
@@ -261,20 +261,20 @@ class MlflowTarget:
             self.client.log_batch(run_id, metrics=metrics)
 
     def log_params(self, run_id: str, params: Sequence[tuple[str, str]]) -> None:
-        """Upload at most `MAX_PARAMS`; a value that differs from the one MLflow has is refused."""
+        """Upload at most `MAX_PARAMS`; a value that differs from MLflow's is refused."""
         with self._run_errors(run_id):
             self.client.log_batch(run_id, params=[Param(key, value) for key, value in params])
 
     def set_tags(self, run_id: str, tags: Sequence[tuple[str, str]]) -> None:
-        """At most `MAX_PARAMS`."""
+        """Set at most `MAX_PARAMS` tags."""
         with self._run_errors(run_id):
             self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags])
 
     def log_artifact(self, run_id: str, file: Path, folder: str | None) -> None:
-        """Copy or upload a file into a folder of the run's artifacts; all of it, or nothing.
+        """Copy or upload a file atomically into a folder of the run's artifacts.
 
         Raises:
-            DeliveryError: As always.
+            DeliveryError: The request failed.
             OSError: The file cannot be read, or local artifacts cannot be written.
         """
         path = f"{folder}/{file.name}" if folder else file.name
@@ -298,7 +298,7 @@ class MlflowTarget:
         return known
 
     def _local_folder(self, uri: str) -> Path | None:
-        """Return the folder that an artifact URI names, None if it names none."""
+        """Return the folder that an artifact URI names, None for other URIs."""
         scheme = urlsplit(uri).scheme
         if scheme not in ("", "file"):
             return None
@@ -322,9 +322,9 @@ class MlflowTarget:
 
     @contextmanager
     def _run_errors(self, run_id: str, *, watched: bool = True) -> Iterator[None]:
-        """Tell a refusal because the run was deleted from one because of its content.
+        """Distinguish a refusal because the run was deleted from one because of its content.
 
-        A request that is not `watched` may take as long as it likes.
+        A request that is not `watched` may take any time.
         """
         try:
             with self._request() if watched else translated_errors():
@@ -353,14 +353,14 @@ def _known(experiment: Experiment) -> KnownExperiment:
 
 
 def _given(value: object) -> str:
-    """Return an id that MLflow gave; an answer without one is none of MLflow's."""
+    """Return an id from MLflow; a response without one is not MLflow's."""
     if not value:
         raise DeliveryError(ErrorKind.UNREACHABLE, "the address is not an MLflow server (no id)")
     return str(value)
 
 
 def _put_into_s3(uri: str, path: str, file: Path) -> None:
-    """Upload a file directly; an S3 server that fails concerns files only: MLflow may be well."""
+    """Upload a file directly; a failing S3 server only concerns files, as MLflow may be well."""
     try:
         S3Folder.of(uri).put(path, file)
     except S3Error as error:
@@ -372,7 +372,7 @@ def _put_into_s3(uri: str, path: str, file: Path) -> None:
 
 
 def _patient(uri: str) -> str:
-    """Return the URI of a Postgres database with limits to waiting, where it names none."""
+    """Return the URI of a Postgres database with timeouts, unless it sets its own."""
     url = sqlalchemy.make_url(uri)
     missing = {name: value for name, value in _POSTGRES_PATIENCE.items() if name not in url.query}
     return url.update_query_dict(missing).render_as_string(hide_password=False)

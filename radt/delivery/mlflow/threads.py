@@ -1,7 +1,7 @@
 """The uploader's two threads: one creates MLflow runs, one uploads their content.
 
-They are apart so that a workload that is about to start never waits for the uploads of the one
-before. Both try again after a failure, each at its own pace, for as long as the process lives.
+They are separate so that a starting workload never waits for the uploads of the previous one. Both
+retry after a failure, each at its own pace, for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from radt.delivery.process import IN_TURN, Outcome, Queue, Queues, Task, Wakeup,
 from radt.errors import RadtError
 from radt.store.reader import StoreReader
 
-#: How often the running runs' new points are sent; an end or a new run is acted on at once.
+#: How often new points of running runs are sent; ended and new runs are handled at once.
 LIVE_INTERVAL_S = 10.0
-#: A run that fails waits up to this long, while others go on.
+#: Longest wait before a failed run is retried, while others continue.
 _LONGEST_TASK_DELAY_S = 60.0
-#: The store is not asked more often what there is to do, however many runs are done with.
+#: Minimum interval between reads of the store for new tasks, however many are finished.
 _LOOK_S = 0.2
 
 
 class RunCreatorThread(threading.Thread):
     """Creates MLflow runs as soon as it is poked.
 
-    ``idle`` is cleared while it works: who else writes to the same database then waits.
+    ``idle`` is cleared while it works: other writers to the same database then wait.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class RunCreatorThread(threading.Thread):
         self.idle.set()
 
     def run(self) -> None:
-        """Run until told to finish and nothing is left to create, or `LAST_TRIES` are over."""
+        """Run until it is to finish and nothing is left to create, or `LAST_TRIES` are over."""
         backoff = Backoff()
         while not self._wakeup.finishing:
             problem = self._register(everything=False)
             if problem is None:
                 backoff.reset()
             if problem is None or _of_a_workload(problem):
-                # Those that failed have a wakeup of their own; new ones do not wait for them.
+                # Failed workloads have their own wakeup; new ones do not wait for them.
                 self._wakeup.wait(self._creator.seconds_to_next())
             else:
-                # Pokes do not count: they come every second and would defeat the back-off.
+                # Pokes do not count: they arrive every second and would defeat the back-off.
                 self._wakeup.wait(_pause_s(problem, backoff), for_poke=False)
         for _ in last_tries():
             if self._register(everything=True) is None:
@@ -83,7 +83,7 @@ class RunCreatorThread(threading.Thread):
 class UploaderThread(threading.Thread):
     """Delivers ended runs at once and running ones every ``live_interval_s``.
 
-    ``workers`` is how many deliveries may be under way; see `radt.delivery.process`.
+    ``workers`` is the maximum number of concurrent deliveries; see `radt.delivery.process`.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class UploaderThread(threading.Thread):
         self._look_again = False
         self._due_s: dict[str, float] = {}
         self._backoffs: dict[str, Backoff] = {}
-        #: Why everything waits, None while it goes on.
+        #: The failure that all tasks wait for, None if there is none.
         self._blocked: Exception | None = None
         self._backoff = Backoff()
 
     def run(self) -> None:
-        """Run until told to finish and nothing is left, or `LAST_TRIES` are over."""
+        """Run until it is to finish and nothing is left, or `LAST_TRIES` are over."""
         while not self._wakeup.finishing:
             try:
                 self._settle_all()
@@ -133,7 +133,7 @@ class UploaderThread(threading.Thread):
         self._queues.close()
 
     def _sit_out(self, pause_s: float) -> None:
-        """Wait with everything; what is under way may end, which changes nothing."""
+        """Pause all deliveries; those in progress may finish."""
         until_s = time.monotonic() + pause_s
         while not self._wakeup.finishing and (left_s := until_s - time.monotonic()) > 0:
             self._wakeup.wait(left_s, for_poke=False)
@@ -164,9 +164,9 @@ class UploaderThread(threading.Thread):
         self._reports.keep({task.subject for task in self._queue})
 
     def _deliver_everything(self) -> bool:
-        """Do all there is, due or not, and wait for it; whether nothing failed."""
+        """Run all tasks, due or not, and wait for them; return whether none failed."""
         self._blocked = None
-        while not self._queues.idle:  # what was begun before the order to finish up
+        while not self._queues.idle:  # those begun before the request to finish
             self._settle_all()
             self._wakeup.wait_for_nudge(_LOOK_S)
         try:
@@ -182,12 +182,12 @@ class UploaderThread(threading.Thread):
         return complete and self._blocked is None
 
     def _tasks(self) -> list[Task]:
-        """Ended runs, which people wait for, then workloads that may be over, then running runs."""
+        """Return ended runs (users wait for them), workloads that may be over, running runs."""
         runs = [
             run for run in self._reader.runs_to_deliver(self._tracking_uri) if run.mlflow_run_id
         ]
         deliver, close = self._uploader.deliver, self._uploader.close_workload
-        # A run that ends is another task than while it ran: it is due at once.
+        # A run that ends becomes another task, which is due at once.
         ended = [
             Task(run.run_id, f"{run.run_id} ended", partial(deliver, run), Queue.ENDED)
             for run in runs
@@ -214,7 +214,7 @@ class UploaderThread(threading.Thread):
     # -- outcomes ---------------------------------------------------------------------------------
 
     def _settle_all(self) -> bool:
-        """Act on what was done since the last call; whether nothing failed."""
+        """Handle the outcomes since the last call; return whether nothing failed."""
         outcomes = self._queues.outcomes()
         for outcome in outcomes:
             self._settle(outcome)
@@ -229,8 +229,8 @@ class UploaderThread(threading.Thread):
             if task.repeat_s is not None:
                 self._due_s[task.key] = time.monotonic() + task.repeat_s
             return
-        # Also where everything waits: the next round begins with another one, in case it is this
-        # one that the server cannot bear.
+        # Also if everything waits: the next round begins with another run, in case the server
+        # cannot handle this one.
         backoff = self._backoffs.setdefault(task.key, Backoff(longest_s=_LONGEST_TASK_DELAY_S))
         self._due_s[task.key] = time.monotonic() + backoff.next_s()
         if _of_one(error):
@@ -244,7 +244,7 @@ class UploaderThread(threading.Thread):
         self._reports.everything_failed(error)
 
     def _seconds_to_next(self) -> float | None:
-        """Return None if only a poke, or the end of what is under way, can upload work."""
+        """Return the time until a task is due; None if that needs a poke or a finished task."""
         now_s = time.monotonic()
         waiting = {task.key for task in self._queue}
         later = [_LOOK_S] if self._look_again else []
@@ -253,17 +253,17 @@ class UploaderThread(threading.Thread):
                 later.append(due_s - now_s)
             elif key not in waiting:
                 later.append(_LOOK_S)
-        # What is due and was not started waits for a worker, whose end wakes us.
+        # A due task that was not started waits for a worker, whose end wakes this thread.
         return min(later, default=None)
 
 
 def _of_a_workload(error: Exception) -> bool:
-    """Return whether the creator's failure concerns one workload, and was reported by it."""
+    """Return whether the creator's failure concerns one workload, and was already reported."""
     return isinstance(error, DeliveryError) and error.kind is not ErrorKind.UNREACHABLE
 
 
 def _of_one(error: Exception) -> bool:
-    """Whether a failure concerns one run or workload; else MLflow or the store fails for all."""
+    """Return whether a failure concerns only one run or workload, not MLflow or the store."""
     if isinstance(error, DeliveryError):
         return error.kind is not ErrorKind.UNREACHABLE
     return not isinstance(error, RadtError)

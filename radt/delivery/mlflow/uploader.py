@@ -1,8 +1,8 @@
-"""Upload what a run recorded: params, tags, points, summary, files, and how it ended.
+"""Upload the data of a run: params, tags, points, summary, files, and how it ended.
 
-How far each series and which files were delivered is in the store, so an uploader that was killed
-goes on where it was. What it sent but had no time to note is sent again: MLflow keeps a point that
-is the same in key, time, step and value only once, and all else is an overwrite.
+The position of each series and the delivered files are recorded in the store, so a new uploader
+continues after a killed one. Unrecorded data is sent again: MLflow keeps points with the same key,
+time, step and value only once, and overwrites everything else.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _Sent:
 
 
 class Uploader:
-    """Delivers runs that have their MLflow run; without an archiver, no archives.
+    """Delivers runs that have an MLflow run; without an archiver, no archives.
 
-    ``before_request`` is called before each request and may wait until others are done.
+    ``before_request`` is called before each request and may block until others are done.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Uploader:
         self._sent: dict[str, _Sent] = {}
 
     def deliver(self, run: RunRecord) -> None:
-        """Send what is new of a run; if it has ended, all that is left, and end it in MLflow.
+        """Send the new data of a run; if the run has ended, send the rest and end it in MLflow.
 
         Raises:
-            DeliveryError: MLflow failed; what was delivered until then is noted. A run that was
-                deleted in MLflow raises nothing: that is noted, and the run given up.
+            DeliveryError: MLflow failed; the progress is recorded. A run that was deleted in MLflow
+                does not raise: the run is given up, which is recorded.
             StoreError: The store failed.
         """
         assert run.mlflow_run_id is not None
@@ -104,17 +104,17 @@ class Uploader:
                 return
         if run.spool and not sent.notes:
             clean_spool(RunDir(Path(run.spool)), self._reader.delivered_artifacts(run.run_id))
-            # Before the mark, behind which nobody would look here again.
+            # Before the mark, after which the run would not be checked again.
             archive_spool(run).remove()
         self._writer.mark_run_delivered(run.run_id, "; ".join(sent.notes))
         del self._sent[run.run_id]
 
     def _note_of_loss(self, workload_id: str, error: DeliveryError) -> str:
-        """Return what is noted of a run that was deleted in MLflow.
+        """Return the note on a run that was deleted in MLflow.
 
         Raises:
-            DeliveryError: It was not deleted: a server that was started with another database has
-                not even its experiment.
+            DeliveryError: The run was not deleted: a server started with another database lacks
+                even its experiment.
         """
         experiment_id = self._reader.workload(workload_id).mlflow_experiment_id
         if experiment_id is not None and self._target.experiment_by_id(experiment_id) is None:
@@ -126,7 +126,7 @@ class Uploader:
         return f"deleted in MLflow: {error.message}"
 
     def _send_content(self, run: RunRecord, mlflow_id: str, sent: _Sent) -> None:
-        # Totals are no curves: they come with the summary.
+        # Totals are not curves: they are in the summary.
         series = [
             record for record in self._reader.series([run.run_id]) if record.listener != KERNEL
         ]
@@ -147,7 +147,7 @@ class Uploader:
         except DeliveryError as error:
             if error.kind is not ErrorKind.BUSY:
                 raise
-            artifact_error = error  # no reason to leave the run RUNNING meanwhile
+            artifact_error = error  # must not leave the run RUNNING meanwhile
         self._before_request()
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
         if artifact_error is not None:
@@ -232,7 +232,7 @@ class Uploader:
     # -- workloads --------------------------------------------------------------------------------
 
     def close_workload(self, workload_id: str) -> bool:
-        """End a workload's MLflow run if all of its runs have ended; whether it is done with.
+        """End a workload's MLflow run if all of its runs have ended; return whether it is done.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -241,7 +241,7 @@ class Uploader:
         runs = self._reader.runs(workload_id=workload_id)
         if not runs or not all(run.status.ended and run.mlflow_run_id for run in runs):
             return False
-        workload = self._reader.workload(workload_id)  # only now does it surely have its id
+        workload = self._reader.workload(workload_id)  # only now its id is certain to exist
         note = ""
         if self._target.is_server and (lost := delete_lost_runs(self._target, workload, runs)):
             log.warning("workload %s: deleted %d duplicate MLflow runs", workload_id, lost)

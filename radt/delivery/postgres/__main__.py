@@ -1,11 +1,10 @@
 """The process that copies a store to Postgres: ``python -m radt.delivery.postgres``.
 
-The collector starts one for each store and address, writes a newline to its standard input when
-there is something new, and closes it when the process shall finish up and end. All it works on is
-in the two stores, so it can be killed at any time.
+The collector starts one for each store and address, writes a newline to its standard input for new
+data, and closes it to make the process finish and exit. All its state is in the two stores, so it
+can be killed at any time.
 
-The address comes from ``RADT_STORE_URI``: it may hold a password, which a list of processes would
-show.
+The address comes from ``RADT_STORE_URI``, because process lists would show a password in it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from radt.parent_watch import ParentMessage, wait_for_parent
 
 log = logging.getLogger("radt.delivery.postgres")
 
-#: How often the store is looked at without being told to.
+#: How often to check the store without a notification.
 _POLL_S = 10.0
 _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 60.0
@@ -45,7 +44,7 @@ class Order:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Deliver until standard input is closed; return the exit code, 0 if everything arrived."""
+    """Deliver until standard input is closed; return the exit code, 0 for a complete copy."""
     order = _parse(arguments)
     return run_alone(f"replicate-{destination_name(order.store, order.uri)}", partial(_run, order))
 
@@ -72,7 +71,7 @@ def _parse(arguments: Sequence[str] | None) -> Order:
 
 
 def _replicate(order: Order) -> int:
-    # Imported here: a process that waits for its turn needs none of this.
+    # Imported late: a process that waits for its turn does not need it.
     from radt.delivery.postgres.replicator import GoneError, Replicator
     from radt.delivery.postgres.run_copy import Pace
     from radt.store.backend import StoreAddress
@@ -80,7 +79,7 @@ def _replicate(order: Order) -> int:
     try:
         pace = Pace.from_environment()
     except UsageError as error:
-        # A typing error must not keep the runs of weeks on one disk.
+        # A typing error must not keep weeks of runs on a single disk.
         log.warning("%s; the default is used", error)
         pace = Pace()
     replicator = Replicator(order.store, StoreAddress.of(order.uri), pace)
@@ -93,7 +92,7 @@ def _replicate(order: Order) -> int:
             except GoneError:
                 return 0
             except StoreError:  # recorded by the replicator
-                # News does not count: it comes every second and would defeat the back-off.
+                # New data does not count: it arrives every second and would defeat the back-off.
                 closed = _pause(backoff.next_s())
                 continue
             backoff.reset()
@@ -116,14 +115,14 @@ def _replicate(order: Order) -> int:
 
 
 def _pause(seconds: float) -> bool:
-    """Wait whatever the news; whether standard input was closed."""
+    """Wait regardless of new data; return whether standard input was closed."""
     deadline_s = time.monotonic() + seconds
     while (left_s := deadline_s - time.monotonic()) > 0:
         message = wait_for_parent(left_s)
         if message is ParentMessage.CLOSED:
             return True
         if message is ParentMessage.NEWS:
-            # Read one by one they would keep us busy; many at once cost as much as one.
+            # Reading them one by one would take all the time; many at once cost as much as one.
             time.sleep(min(left_s, 0.1))
     return False
 

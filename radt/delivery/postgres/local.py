@@ -1,4 +1,4 @@
-"""The store on this machine: which runs are due, their rows, and the cursor of what was copied."""
+"""The store on this machine: runs that are due, their rows, and the cursor of copied data."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from radt.store.records import (
 )
 from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS
 
-#: Live runs first, then the newest. One that was thinned here is not for others to have: they would
-#: take it for whole.
+#: Live runs first, then the newest. Runs thinned here are not copied, as their copies would pass
+#: for complete.
 _DUE_RUNS = text(
     "SELECT run.run_id, run.revision, run.ended_ns IS NOT NULL FROM run "
     "LEFT JOIN replicated ON replicated.target = :target AND replicated.key = run.run_id "
@@ -75,7 +75,7 @@ _PROBLEM_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class DueRun:
-    """A run that has been written since it was last copied over completely."""
+    """A run that has changed since it was last copied completely."""
 
     run_id: str
     revision: int
@@ -86,7 +86,7 @@ class LocalStore:
     """Reads a store on this machine.
 
     Raises:
-        StoreError: It is not there, or cannot be read.
+        StoreError: The file does not exist or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,26 +99,26 @@ class LocalStore:
 
     @property
     def vanished(self) -> bool:
-        """Whether the file that is open was deleted or replaced: SQLite would not notice."""
+        """Return whether the open file was deleted or replaced, which SQLite would not notice."""
         try:
             return _file_of(self.path) != self._file
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # says nothing about the file
+            return False  # gives no information about the file
 
     def change_token(self) -> int:
-        """Return a number that changes when anybody has written."""
+        """Return a number that changes with every write."""
         return self._database.change_token()
 
     def due_runs(self, target: str) -> list[DueRun]:
-        """Runs that a store elsewhere does not have as they are: live ones, then the newest."""
+        """Return the runs that are new or changed for another store: live ones, then the newest."""
         with self._database.snapshot() as connection:
             rows = connection.execute(_DUE_RUNS, {"target": target}).all()
         return [DueRun(str(run_id), int(rev), bool(ended)) for run_id, rev, ended in rows]
 
     def due_workloads(self, target: str) -> dict[str, int]:
-        """Return workloads likewise, with their revisions."""
+        """Return the workloads that are new or changed, with their revisions."""
         with self._database.snapshot() as connection:
             rows = connection.execute(_DUE_WORKLOADS, {"target": target}).all()
         return {str(workload_id): int(revision) for workload_id, revision in rows}
@@ -157,7 +157,7 @@ class LocalStore:
         return self._database.select(GAPS, {"run_id": run_id}, "start_ns")
 
     def new_markers(self, run_id: str, first: int, limit: int) -> list[MarkerRecord]:
-        """Return at most so many markers from a number on."""
+        """Return at most ``limit`` markers from a number on."""
         key = {"run_id": run_id, "first": first, "limit": limit}
         return self._database.query(MARKERS, _NEW_MARKERS, key)
 
@@ -174,9 +174,9 @@ class LocalStore:
     def points_after(
         self, run_id: str, skip: Mapping[int, int], limit: int
     ) -> dict[int, StoredChunks]:
-        """Chunks with at most about ``limit`` points of each series behind its first ``skip``.
+        """Return chunks with about ``limit`` points of each series after its first ``skip``.
 
-        Of one instant: series that were read together have as many points then.
+        All from one snapshot: series that were read together then have equally many points.
         """
         with self._database.snapshot() as connection:
             return {
@@ -185,7 +185,7 @@ class LocalStore:
             }
 
     def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
-        """Return runs in numbers."""
+        """Return summaries of runs for comparison."""
         with self._database.snapshot() as connection:
             return contents(connection, run_ids)
 
@@ -213,17 +213,17 @@ class ReplicationCursor:
                 connection.execute(_MARK, rows)
 
     def reached(self, target: str, *, everything: bool) -> None:
-        """Record that the other store works, and has all that is here if ``everything``."""
+        """Record that the other store works, and is complete if ``everything``."""
         now_ns = time.time_ns() if everything else None
         with self._backend.translated_errors(), self._engine.begin() as connection:
             row = {"target": target, "label": self._label, "now_ns": now_ns}
-            # Of when its identity was not known, or of another database that was there before.
+            # Rows from before its identity was known, or of another database at the address.
             connection.execute(_FORGET_OTHERS, row)
             connection.execute(_REACHED, row)
         self._last_problem = ""
 
     def problem(self, target: str, why: str) -> bool:
-        """Why nothing comes there; whether that is news. ``target`` is empty if it is not known."""
+        """Record why copying fails; return whether that is new. ``target`` is empty if unknown."""
         why = masked(" ".join(why.split()))[:_PROBLEM_LIMIT]
         if why == self._last_problem:
             return False
@@ -239,7 +239,7 @@ class ReplicationCursor:
         return True
 
     def forget(self, target: str) -> None:
-        """Look at every run again."""
+        """Compare every run again."""
         with self._backend.translated_errors(), self._engine.begin() as connection:
             connection.execute(_UNMARK, {"target": target})
 

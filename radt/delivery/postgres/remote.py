@@ -36,11 +36,11 @@ from radt.store.pruning import Keep
 
 log = logging.getLogger(__name__)
 
-#: Below this many points a chunk is small: its header weighs more than a third of it.
+#: A chunk with fewer points is small: its header is more than a third of it.
 SMALL_POINTS = 500
-#: A link that does nothing for so long is given up, whatever the kernel still hopes for.
+#: A link that is silent for so long is dropped, whatever the kernel still waits for.
 _PATIENCE_S = 60.0
-#: The slowest link that is waited for.
+#: The slowest supported link.
 _SLOWEST_BYTES_PER_S = 20_000
 _ROWS_A_STATEMENT = 1000
 
@@ -80,7 +80,7 @@ _DELETE = (
     "WHERE chunk.run_id = cut.run_id AND series_no = no AND chunk_no >= first"
 )
 _CUTS = "unnest(%s::int[], %s::int[]) AS {name} (no, first)"
-#: Chunks that stay, whose times lie in one that goes.
+#: Chunks that stay, whose times are in a deleted one.
 _TORN = (
     "SELECT chunk.series_no, MIN(chunk.chunk_no) FROM chunk "  # noqa: S608 - our own names
     f"JOIN {_CUTS.format(name='own')} ON own.no = series_no AND chunk_no < own.first "
@@ -93,14 +93,14 @@ _BEFORE = (
     f"FROM {_CUTS.format(name='cut')}"
 )
 
-#: SQLSTATE classes of data that cannot be stored as they are; all else is no fault of the rows.
+#: SQLSTATE classes of data that cannot be stored unchanged; other errors do not concern the rows.
 _OF_THE_ROWS = ("22", "23")
 _UNIQUE_VIOLATION = "23505"
 
 
 @dataclass(slots=True)
 class SeriesProgress:
-    """What is there of one series; the last ``tail_chunks`` chunks are small ones."""
+    """Copied part of one series; the last ``tail_chunks`` chunks are small."""
 
     points: int = 0
     next_chunk_no: int = 0
@@ -108,7 +108,7 @@ class SeriesProgress:
     tail_points: int = 0
 
     def append(self, point_count: int) -> None:
-        """One chunk more."""
+        """Add a chunk."""
         self.points += point_count
         self.next_chunk_no += 1
         if point_count < SMALL_POINTS:
@@ -120,7 +120,7 @@ class SeriesProgress:
 
 @dataclass(slots=True)
 class RunProgress:
-    """What is there of a run; ``revision`` None if it is not."""
+    """Copied part of a run; ``revision`` is None without a copy."""
 
     revision: int | None = None
     series: dict[int, SeriesProgress] = field(default_factory=dict)
@@ -129,23 +129,23 @@ class RunProgress:
 
 
 class Outcome(Enum):
-    """What became of a shipment that reached the other side."""
+    """Result of a shipment that reached the database."""
 
     DONE = auto()
-    STALE = auto()  # somebody else has written the run meanwhile; nothing of it was
-    REFUSED = auto()  # the rows cannot be stored as they are
+    STALE = auto()  # another process has written to the run; nothing was stored
+    REFUSED = auto()  # the rows cannot be stored unchanged
 
 
 class Remote:
-    """A connection to a store in Postgres, which is set up if it is empty.
+    """A connection to a store in Postgres, which is set up if empty.
 
-    Every method raises `StoreError` if the other side fails or is silent for too long, and is of no
-    use then.
+    Every method raises `StoreError` if the database fails or is silent for too long; the connection
+    is then unusable.
 
     Raises:
-        StoreError: It cannot be reached.
+        StoreError: The database cannot be reached.
         SchemaTooNewError: It was written by a later radt.
-        SchemaTooOldError: It has to be copied up to date.
+        SchemaTooOldError: The store must be upgraded.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -159,7 +159,7 @@ class Remote:
                 prepare_to_write(self._backend, self._engine)
                 self._opened = self._engine.connect()
                 with self._opened.begin():
-                    #: Tells this store from all others.
+                    #: Identity of this store.
                     self.identity = str(self._opened.execute(_IDENTITY).scalar_one())
         except BaseException:
             self.close()
@@ -172,14 +172,14 @@ class Remote:
         self._opened = None
         self._engine.dispose()
 
-    # -- what is there ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def progress(self, run_ids: Sequence[str]) -> dict[str, RunProgress]:
-        """Return what the other store has of some runs, all at one instant."""
+        """Return the copied parts of runs, all from one snapshot."""
         progress = {run_id: RunProgress() for run_id in run_ids}
         ids = {"ids": list(run_ids)}
         with self._transaction() as connection:
-            # The lock makes all that follows fit this revision.
+            # The lock keeps all that follows consistent with this revision.
             for run_id, revision in connection.execute(_REVISIONS, ids):
                 progress[run_id].revision = int(revision)
             for run_id, series_no, *numbers in connection.execute(
@@ -199,14 +199,14 @@ class Remote:
             return set(connection.execute(_REMOVED, row).scalars())
 
     def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
-        """Return runs in numbers."""
+        """Return summaries of runs for comparison."""
         with self._transaction() as connection:
             return contents(connection, run_ids)
 
     def settled(self, run_id: str, cuts: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Where series can be cut off, at these chunk numbers or before, and the points left then.
+        """Return where series can be cut at or before these chunks, and the points left then.
 
-        Chunks that stay may have their times in one that goes; those go, too.
+        Chunks that have their times in a deleted one are deleted, too.
         """
         cuts = dict(cuts)
         with self._transaction() as connection, _cursor(connection) as cursor:
@@ -221,20 +221,20 @@ class Remote:
             left = {int(number): int(count) for number, count in cursor.fetchall()}
         return cuts, left
 
-    # -- what is added ----------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def ship(self, shipment: Shipment) -> Outcome:
-        """Write all of it, or nothing.
+        """Write a shipment, all or nothing.
 
         Raises:
-            SchemaTooNewError: A later radt has upgraded the store since we connected.
+            SchemaTooNewError: A later radt has upgraded the store since this connection was opened.
         """
         seconds = _PATIENCE_S + shipment.size_bytes / _SLOWEST_BYTES_PER_S
         try:
             with self._transaction(seconds) as connection:
                 self._claim(connection, shipment)
                 self._write(connection, shipment)
-                # Last: what waited for a migration to end must not be stored as if there was none.
+                # Last: a write that waited for a migration must notice it.
                 check_not_newer(self._backend, int(connection.execute(_VERSION).scalar_one()))
         except _StaleError:
             return Outcome.STALE
@@ -249,7 +249,7 @@ class Remote:
         return Outcome.DONE
 
     def _claim(self, connection: Connection, shipment: Shipment) -> None:
-        """Take the runs for ourselves, if they are as we think they are."""
+        """Lock the runs if they are at the expected revisions."""
         known = {key: rev for key, rev in shipment.revisions.items() if rev is not None}
         new = [key for key, revision in shipment.revisions.items() if revision is None]
         prefix = "" if shipment.durable else _NOT_DURABLE
@@ -277,7 +277,7 @@ class Remote:
                 cursor.execute(_DELETE, _columns(shipment.cuts))
         chunks.insert(connection, shipment.chunks)
 
-    # -- how --------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     @contextmanager
     def _transaction(self, seconds: float = _PATIENCE_S) -> Iterator[Connection]:
@@ -287,10 +287,10 @@ class Remote:
 
     @contextmanager
     def _limited(self, seconds: float = _PATIENCE_S) -> Iterator[None]:
-        """Break the connection if this takes longer.
+        """Break the connection if the block takes longer.
 
-        A link may take our bytes and never answer, and libpq then waits for good: its timeouts are
-        for connecting, and for bytes that are not acknowledged.
+        A link may accept bytes and never respond, and libpq then waits forever: its timeouts only
+        cover connecting and unacknowledged bytes.
         """
         timer = threading.Timer(seconds, self._break)
         timer.daemon = True
@@ -302,7 +302,8 @@ class Remote:
 
     def _break(self) -> None:
         if self._opened is None:
-            # In the middle of connecting there is no way to it. Whoever started us starts another.
+            # A connection being opened cannot be interrupted, so the process exits and the
+            # collector restarts it.
             log.error(
                 "the database %s accepts connections but does not answer", self._backend.address
             )
@@ -318,7 +319,7 @@ class Remote:
 
 
 class _StaleError(Exception):
-    """Undoes the transaction."""
+    """Rolls back the transaction."""
 
 
 @contextmanager
@@ -328,13 +329,13 @@ def _cursor(connection: Connection) -> Iterator[Any]:
 
 
 def _origin(error: BaseException) -> BaseException | None:
-    """Return what the driver raised, below what SQLAlchemy did."""
+    """Return the driver's exception below SQLAlchemy's."""
     cause = error.__cause__
     return cause.orig if isinstance(cause, DBAPIError) else cause
 
 
 def _sorted(kind: Kind, rows: dict[Row, Row]) -> list[Row]:
-    """In one order for all writers of a table that several share, so that none waits in a ring."""
+    """Sort the rows of a shared table in one order for all writers, to avoid deadlocks."""
     return [rows[key] for key in sorted(rows)] if kind is EXPERIMENT else list(rows.values())
 
 

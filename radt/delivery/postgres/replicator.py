@@ -1,8 +1,8 @@
-"""The loop that copies a store to Postgres: what comes next, and what happens on failure.
+"""The loop that copies a store to Postgres: the order of copying, and the handling of failures.
 
-Live runs come first, a piece of each at its time; between them the runs that have ended, the newest
-first, one after the other. A run that has ended is compared with its copy; only then is it noted as
-copied, and looked at again when it was written since.
+Live runs come first, a piece of each when due; in between, ended runs are copied one after the
+other, the newest first. An ended run is compared with its copy before it is recorded as copied, and
+checked again only after a later change.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 _WORKLOADS_AT_A_TIME = 500
 _RUNS_AT_A_TIME = 32
-#: How often in a row a run may have been written by somebody else meanwhile.
+#: How often in a row another process may have written to a run meanwhile.
 _STALE_TRIES = 3
-#: A run that fails waits up to this long, while others go on.
+#: Longest wait before a failed run is retried, while others continue.
 _LONGEST_DELAY_S = 600.0
-#: How long a connection stays open that nobody needs.
+#: How long an unused connection stays open.
 _IDLE_S = 60.0
-#: How often at most it is recorded that all is there.
+#: Minimum interval between records that the copy is complete.
 _NOTE_S = 60.0
 
 
@@ -42,7 +42,7 @@ class GoneError(StoreError):
 
 
 class Replicator:
-    """Copies what is due whenever it is called, and keeps the connections in between.
+    """Copies all due data on each call, and keeps the connections in between.
 
     Raises:
         StoreError: The file cannot be read or written.
@@ -76,13 +76,13 @@ class Replicator:
     # -- one turn ---------------------------------------------------------------------------------
 
     def turn(self, *, everything: bool = False) -> float | None:
-        """Copy what is due, at the end `everything`; return the seconds until more is due.
+        """Copy all due data, at the end `everything`; return the seconds until more is due.
 
-        None if that needs news first.
+        None if that requires new data first.
 
         Raises:
-            GoneError: The store on this machine is gone.
-            StoreError: One side failed; a later turn copies what is left.
+            GoneError: The store on this machine was deleted.
+            StoreError: One side failed; a later turn copies the rest.
         """
         try:
             wait_s = self._turn(everything=everything)
@@ -104,7 +104,7 @@ class Replicator:
         self._look(everything=everything)
         if self._remote is None and (not self._target or self._anything_due):
             self._connect()
-            self._look(everything=True)  # only now it is known what is not there
+            self._look(everything=True)  # only now the missing runs are known
         if self._remote is None:
             return None
         self._copy_workloads()
@@ -115,24 +115,24 @@ class Replicator:
 
     @property
     def look_after_s(self) -> float:
-        """Monotonic time before which news makes no difference."""
+        """Return the monotonic time before which new data makes no difference."""
         return self._look_after_s
 
     @property
     def left(self) -> int:
-        """Runs that have ended and are not there yet, as of the last turn."""
+        """Return the ended runs without a complete copy, as of the last turn."""
         return len(self._ended)
 
     @property
     def _anything_due(self) -> bool:
-        """Whether it is worth a connection."""
+        """Return whether a connection is needed."""
         if self._ended or self._workloads:
             return True
         known = {run_id: copy.sent_revision for run_id, copy in self._copies.items()}
         return any(known.get(run.run_id) != run.revision for run in self._live)
 
     def _look(self, *, everything: bool) -> None:
-        """See what has changed on this side; not too often."""
+        """Read what has changed on this side, at limited frequency."""
         now_s = time.monotonic()
         if not self._target or (now_s < self._look_after_s and not everything):
             return
@@ -148,7 +148,7 @@ class Replicator:
         for run_id in [run_id for run_id in self._copies if run_id not in known]:
             del self._copies[run_id]
         self._deferred.keep(known)
-        for run in self._ended:  # one that ended just now is due
+        for run in self._ended:  # a run that has just ended is due
             if run.run_id in self._copies:
                 self._copies[run.run_id].hurry()
         took_s = time.monotonic() - now_s
@@ -187,7 +187,7 @@ class Replicator:
                 copy.lost()
 
     def _report_success(self) -> None:
-        """Record that it works; rarely, as that is a change of the store, too."""
+        """Record success, but rarely, because that changes the store, too."""
         now_s = time.monotonic()
         done = not self._ended
         if problem := self._deferred.problem:
@@ -201,13 +201,13 @@ class Replicator:
             self._noted_s = now_s
 
     def _report_problem(self, why: str) -> None:
-        """Record what is wrong; log it when it is news."""
+        """Record a failure; log it if it is new."""
         self._failed = True
         if self._cursor_log.problem(self._target, why):
             self._had_problem = True
             log.warning("%s", masked(why))
 
-    # -- what is copied --------------------------------------------------------------------------
+    # -- copying ----------------------------------------------------------------------------------
 
     def _copy_workloads(self) -> None:
         due = self._workloads
@@ -225,7 +225,7 @@ class Replicator:
         self._workloads = {}
 
     def _copy_live(self) -> None:
-        """Copy a piece of each run that is due, many in one transaction."""
+        """Copy a piece of each due run, many in one transaction."""
         now_s = time.monotonic()
         for run in self._live:
             if run.run_id not in self._copies:
@@ -237,7 +237,7 @@ class Replicator:
             due = self._copy_together(due)
 
     def _copy_together(self, copies: Sequence[RunCopy], *, final: bool = False) -> list[RunCopy]:
-        """Ship as much as fits into one shipment; return the runs that have more."""
+        """Send as much as fits into one shipment; return the runs that have more."""
         self._ask(copies)
         assert self._remote is not None
         shipment, inside, left = Shipment(durable=final), [], []
@@ -259,12 +259,12 @@ class Replicator:
             return left
         for copy in inside:
             copy.lost()
-        for copy in inside:  # one of them stands in the way: each for itself
+        for copy in inside:  # one of them is refused: send each alone
             self._copy_alone(copy, final=final)
         return [copy for copy in left if copy not in inside]
 
     def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
-        """Ship all of one run, or defer it."""
+        """Send all of one run, or defer it."""
         assert self._remote is not None
         stale = 0
         more = True
@@ -290,7 +290,7 @@ class Replicator:
             self._deferred.drop(copy.run_id)
 
     def _copy_ended(self, *, everything: bool) -> None:
-        """Copy the runs that have ended, the newest first, until there may be something new."""
+        """Copy the ended runs, the newest first, until new data is due."""
         due = [run for run in self._ended if not self._deferred.waits(run.run_id)]
         for start in range(0, len(due), _RUNS_AT_A_TIME):
             some = due[start : start + _RUNS_AT_A_TIME]
@@ -316,9 +316,9 @@ class Replicator:
                 return
 
     def _complete(self, copies: Sequence[RunCopy]) -> set[str]:
-        """Copy runs that have ended and verify the copies; return the runs whose copy is complete.
+        """Copy ended runs and verify the copies; return the runs whose copy is complete.
 
-        The others are put off.
+        The others are deferred.
         """
         assert self._remote is not None
         done: set[str] = set()
@@ -355,7 +355,7 @@ class Replicator:
         return True
 
     def _redo(self, copy: RunCopy, difference: Difference) -> None:
-        """Take away there what is not the same; it is missing then."""
+        """Delete what differs in the copy, so that it is copied again."""
         try:
             cuts = copy.redo(difference, self._local.series(copy.run_id))
         except CodecError as error:
@@ -371,7 +371,7 @@ class Replicator:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _ask(self, copies: Sequence[RunCopy]) -> None:
-        """Ask the other store what it has of runs whose progress is not known."""
+        """Query the other store for runs whose progress is unknown."""
         unknown = [copy for copy in copies if copy.progress is None]
         if unknown:
             assert self._remote is not None

@@ -1,8 +1,8 @@
-"""Copy one run: choose what goes into the next shipment.
+"""Copy one run: choose the content of the next shipment.
 
-Points are sent once, in the order they were written: what is there already is a number of points a
-series, and the pieces here are counted from there. They do not follow the chunks on this side,
-which are merged as they grow.
+Points are sent once, in the order of writing: the copy's position is a number of points per series,
+and the next pieces start there. They do not follow the chunks on this side, which are merged as
+they grow.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from radt.store.tables import Value, to_column
 
 log = logging.getLogger(__name__)
 
-#: So many points of all series together are read at a time; they take 24 bytes each.
+#: Number of points of all series read at a time; they take 24 bytes each.
 _POINTS_AT_A_TIME = 500_000
 _SERIES_AT_A_TIME = 200
 _MARKERS_AT_A_TIME = 5000
-#: Small pieces of a series are made one when there are so many, or when they fill a chunk.
+#: Number of small pieces of a series that are merged into one, unless they fill a chunk earlier.
 _MANY_PIECES = 60
 
-#: Gives where chunks can be cut off (`Remote.settled`).
+#: Returns where chunks can be cut (`Remote.settled`).
 Settle = Callable[[str, dict[int, int]], tuple[dict[int, int], dict[int, int]]]
 
 
 class RunCopy:
-    """What this process knows of a run's copy.
+    """State of a run's copy in this process.
 
-    ``progress`` is None until it was asked for, and again when it may be wrong.
+    ``progress`` is None before its query, and again when it may be wrong.
     """
 
     def __init__(self, run_id: str, local: LocalStore, pace: Pace) -> None:
         self.run_id = run_id
         self.progress: RunProgress | None = None
-        #: The run's revision on this side when it was looked at last, and when all of it was sent.
+        #: The run's revision on this side at the last check, and when all of it was sent.
         self.seen_revision = -1
         self.sent_revision = -1
-        #: Series that cannot be read on this side.
+        #: Series that are unreadable on this side.
         self.damaged: dict[int, str] = {}
         self._local = local
         self._pace = pace
@@ -76,21 +76,21 @@ class RunCopy:
 
     @property
     def due_s(self) -> float:
-        """Monotonic time at which a running run is due; infinity while nothing writes it."""
+        """Return the monotonic time at which a running run is due; infinity without writes."""
         if self.sent_revision == self.seen_revision:
             return math.inf
         return min(self._texts_due_s, self._samples_due_s)
 
     def hurry(self) -> None:
-        """Make it due now: it has ended, or everything is to be copied."""
+        """Make the run due now: it has ended, or everything is to be copied."""
         self._texts_due_s = self._samples_due_s = 0.0
 
     # -- what -------------------------------------------------------------------------------------
 
     def plan(self, shipment: Shipment, settle: Settle, *, final: bool) -> bool:
-        """Add what is new to a shipment, which may have another run's rows; whether more is left.
+        """Add new data to a shipment, which may have other runs' rows; return whether more is left.
 
-        Of a run that has ended (`final`), pieces are made as large as they get.
+        Pieces of an ended run (`final`) are as large as possible.
         """
         assert self.progress is not None
         revision = self.seen_revision
@@ -120,7 +120,7 @@ class RunCopy:
         if shipment.size_bytes > before or final:
             shipment.revisions[self.run_id] = self.progress.revision
             if self.progress.revision is None:
-                # Its row makes the run; another one that was made meanwhile must not be replaced.
+                # The run's row creates it; a concurrently created one must not be replaced.
                 self._put(shipment, *row_of(run), again=True)
         if not more:
             self._set_due(now_s, texts=texts, samples=samples)
@@ -142,18 +142,17 @@ class RunCopy:
         self.hurry()
 
     def forget(self) -> None:
-        """Forget the progress: until there is more, another process may have written, too."""
+        """Forget the progress while idle, because another process may write, too."""
         self.progress = None
         self._sent.clear()
 
     def redo(self, difference: Difference, series: Sequence[SeriesRecord]) -> list[Cut]:
         """Restart what differs in the copy; return the cuts that delete its points there.
 
-        All series of a listener, as they share their times. None is taken away there that cannot be
-        read here.
+        Cuts all series of a listener, as they share their times, but none that is unreadable here.
 
         Raises:
-            CodecError: One cannot.
+            CodecError: A series is unreadable.
         """
         listeners = {record.listener for record in series if record.series_no in difference.series}
         numbers = [record.series_no for record in series if record.listener in listeners]
@@ -174,14 +173,14 @@ class RunCopy:
         if texts:
             self._texts_due_s = now_s + self._pace.texts_s
         if samples:
-            # The first ones soon, so that a run that has begun is seen to live.
+            # The first pieces are sent soon, so that a new run appears as live.
             wait_s = self._pace.samples_s if self._any_samples else self._pace.texts_s
             self._samples_due_s = now_s + wait_s
 
     # -- small tables -----------------------------------------------------------------------------
 
     def _put(self, shipment: Shipment, kind: Kind, row: Row, *, again: bool = False) -> None:
-        """Add a row unless this very row was sent."""
+        """Add a row unless the same row was already sent."""
         key, digest = (kind, kind.key(row)), hash(row)
         if again or self._sent.get(key) != digest:
             self._sending[key] = digest
@@ -203,7 +202,7 @@ class RunCopy:
         return self._plan_markers(shipment)
 
     def _plan_markers(self, shipment: Shipment) -> bool:
-        """Add new markers and those that were open: a million others may never change again."""
+        """Add new markers and formerly open ones: a million others may never change again."""
         assert self._next is not None
         progress = self._next
         if self._all_markers:
@@ -229,7 +228,7 @@ class RunCopy:
     def _plan_points(
         self, shipment: Shipment, numbers: Collection[int], settle: Settle, *, final: bool
     ) -> bool:
-        """Return a piece of each of some series that are read together; whether there is more."""
+        """Return a piece of each of several series read together; and whether there is more."""
         assert self._next is not None
         known = {number: self._next.series.get(number, SeriesProgress()) for number in numbers}
         scattered = any(
@@ -280,9 +279,9 @@ class RunCopy:
     def _merged(
         self, known: Mapping[int, SeriesProgress], settle: Settle, limit: int
     ) -> _Piece | None:
-        """Return the same with the small pieces at the end sent once more, as one in their place.
+        """Return the piece merged with the copy's small pieces at the end, which it replaces.
 
-        None if this side has not all that would be taken away there.
+        None if this side lacks some of the points that would be deleted there.
         """
         tails = {number: state.next_chunk_no - state.tail_chunks for number, state in known.items()}
         cuts, left = settle(self.run_id, tails)
@@ -307,7 +306,7 @@ class RunCopy:
 
 @dataclass(slots=True)
 class _Piece:
-    """Chunks of several series, and what is there of them then."""
+    """Chunks of several series, and the copy's progress after them."""
 
     rows: list[dict[str, Value]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
@@ -318,7 +317,7 @@ class _Piece:
 def _groups(
     series: Sequence[SeriesRecord], *, texts: bool, samples: bool
 ) -> list[tuple[str, list[int]]]:
-    """Return series that are due, by listener, not too many at a time."""
+    """Return due series grouped by listener, not too many at a time."""
     groups: dict[str, list[int]] = {}
     for record in series:
         if texts if record.listener == SOFTWARE else samples:
@@ -331,26 +330,26 @@ def _groups(
 
 
 def _limit(series_count: int) -> int:
-    """Return points of each of so many series that are read at a time: whole chunks."""
+    """Return the number of points to read of each of so many series: whole chunks."""
     full = chunks.POINTS_PER_CHUNK
     return full * max(1, math.floor(_POINTS_AT_A_TIME / max(1, series_count) / full))
 
 
 def _is_open(marker: MarkerRecord) -> bool:
-    """Return whether it will get an end."""
+    """Return whether the marker will get an end."""
     return marker.end_ns is None and marker.kind is not MarkerKind.EVENT
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two pieces of a running run; its beginning and its end come at once.
+    """Seconds between two pieces of a running run; its beginning and its end are sent at once.
 
     Args:
-        samples_s: Of what listeners measure. A piece is one row a series with about 200 bytes of
-            its own: of 600 points, which is a minute at 10 Hz, that is a quarter of all.
-        texts_s: Of what the script logs, parameters, tags and markers.
-        look_s: Between two looks at the store, whatever is said of news.
-        look_share: Part of the time that looking may take, however many runs there are.
+        samples_s: For listeners' samples. A piece is one row per series with an overhead of about
+            200 bytes, a quarter of its size at 600 points, which is a minute at 10 Hz.
+        texts_s: For the script's metrics, parameters, tags and markers.
+        look_s: Between two checks of the store, regardless of notifications.
+        look_share: Share of the time that checking may take, however many runs there are.
     """
 
     samples_s: float = settings.REPLICATION_S.default
@@ -360,7 +359,7 @@ class Pace:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Pace:
-        """Return the pace of ``RADT_REPLICATION_S``; UsageError: it is not a number above 0."""
+        """Parse ``RADT_REPLICATION_S``; raise UsageError if it is not a number above 0."""
         setting = settings.variable(settings.REPLICATION_S, environ)
         if setting.problem is not None:
             raise setting.problem

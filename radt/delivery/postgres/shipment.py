@@ -1,4 +1,4 @@
-"""Shipments: rows of one or several runs that become visible at once; and whether they arrived."""
+"""Shipments: rows of one or several runs that become visible at once; and their verification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, T
 
 #: A shipment of about this size is sent before more is added.
 FULL_BYTES = 2_000_000
-#: What a row of ``chunk`` takes besides its blobs.
+#: Approximate size of a row of ``chunk`` without its blobs.
 _ROW_BYTES = 200
 
 Row = tuple[Value, ...]
@@ -29,7 +29,7 @@ _POINTS = text(
     "SELECT run_id, series_no, SUM(point_count), SUM(finite_count), MIN(first_ns), MAX(last_ns), "
     "MIN(value_min), MAX(value_max) FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no"
 ).bindparams(bindparam("ids", expanding=True))
-#: A remainder: sums of times would overflow.
+#: Modulo: sums of times would overflow.
 _MARKERS = text(
     "SELECT run_id, COUNT(*), COUNT(end_ns), SUM(COALESCE(end_ns, 0) % 1000003) "
     "FROM marker WHERE run_id IN :ids GROUP BY run_id"
@@ -50,8 +50,8 @@ Numbers = tuple[Any, ...]
 class Kind:
     """A small table: rows are inserted, or replace those with the same key.
 
-    ``unless`` is the condition on which an existing row stays, as a copy of a store that fell
-    behind (a backup, a folder on two machines) must not undo what the newer one has said.
+    ``unless`` is the condition for keeping an existing row, as a copy of an outdated store (a
+    backup, a folder on two machines) must not undo newer values.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Kind:
 
     @cached_property
     def statement(self) -> str:
-        """With ``%s`` for all rows. What is there as it should be is not written again."""
+        """Return the statement, with ``%s`` for all rows. Identical rows are not rewritten."""
         insert = (
             f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES %s "  # noqa: S608
             f"ON CONFLICT ({', '.join(self.keys)}) DO "
@@ -116,7 +116,7 @@ def row_of(record: object) -> tuple[Kind, Row]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Chunks of a series from a number on, that others take the place of."""
+    """Chunks of a series to replace, from a number on."""
 
     run_id: str
     series_no: int
@@ -125,12 +125,12 @@ class Cut:
 
 @dataclass(slots=True)
 class Shipment:
-    """What one transaction writes.
+    """Content of one transaction.
 
-    ``revisions`` holds for every run in it the revision that the other side must be at, None where
-    the run must not be there yet: else somebody else has written meanwhile, and nothing of this
-    shipment is. ``durable`` is False for what is sent again if the other side forgets it in a
-    crash: the next answer tells.
+    ``revisions`` holds for every run in it the expected revision on the other side, None if the run
+    must not exist yet: otherwise another process has written to it, and nothing of this shipment is
+    written. ``durable`` is False for data that is sent again if the other side loses it in a crash,
+    which its next response reveals.
     """
 
     revisions: dict[str, int | None] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Shipment:
     size_bytes: int = 0
 
     def add(self, kind: Kind, row: Row) -> None:
-        self.rows.setdefault(kind, {})[kind.key(row)] = row  # one statement takes a key once
+        self.rows.setdefault(kind, {})[kind.key(row)] = row  # one statement accepts a key only once
         self.size_bytes += sum(len(value) if isinstance(value, str) else 8 for value in row)
 
     def add_chunks(self, rows: Sequence[dict[str, Value]]) -> None:
@@ -161,11 +161,11 @@ class Shipment:
 
 @dataclass(slots=True)
 class Content:
-    """A run in numbers, from headers alone.
+    """Summary of a run from headers alone.
 
-    ``points`` has for each series number the count of points, of finite ones, the first and last
-    time, minimum and maximum; ``markers`` their number, that of those with an end, and a checksum
-    of the ends; ``rows`` numbers of rows of the small tables.
+    ``points`` has for each series number the number of points and of finite ones, the first and
+    last time, minimum and maximum; ``markers`` their number, the number with an end, and a checksum
+    of the ends; ``rows`` the numbers of rows in the small tables.
     """
 
     points: dict[int, Numbers] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class Content:
 
 
 def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Content]:
-    """Return runs in numbers, from a store of either kind."""
+    """Return summaries of runs from a store of either kind."""
     content_of = {run_id: Content() for run_id in run_ids}
     ids = {"ids": list(run_ids)}
     for run_id, series_no, count, finite, *rest in connection.execute(_POINTS, ids):
@@ -188,10 +188,10 @@ def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Conten
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a copy lacks, or has otherwise, compared with the original.
+    """Parts of a copy that are missing or different from the original.
 
-    ``series`` are series numbers whose points are as many and yet not the same. What the copy has
-    more of is no difference: this side may have lost or thinned it, and there it stays.
+    ``series`` are the numbers of series with equally many but different points. Additional data in
+    the copy is not a difference: this side may have lost or thinned it, and the copy keeps it.
     """
 
     missing_points: bool = False
@@ -205,7 +205,7 @@ class Difference:
 
 
 def compare(original: Content, copy: Content) -> Difference:
-    """Return what is still to be done before a copy holds all of a run."""
+    """Return what a copy lacks to hold all of a run."""
     nothing = (0,)
     missing = any(
         copy.points.get(number, nothing)[0] < numbers[0]
