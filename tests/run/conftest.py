@@ -12,23 +12,13 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from radt.errors import StoreError
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
 from radt.store.reader import StoreReader
-from tests.support.bench import stop_collectors, wait_until
+from tests.support.bench import has_store, stop_collectors, wait_until
 from tests.support.journal import Found
 
 TIMEOUT_S = 180.0
-
-
-def has_store(home: Path) -> bool:
-    """Whether the store of a data folder can be read."""
-    try:
-        with StoreReader(home / "radt.db") as reader:
-            return reader.workloads() is not None
-    except StoreError:
-        return False
 
 
 @dataclass

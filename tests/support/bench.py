@@ -19,11 +19,21 @@ from pathlib import Path
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
+from radt.errors import StoreError
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
 
 RADT = str(Path(sys.executable).with_name("radt"))
+
+
+def has_store(home: Path) -> bool:
+    """Whether the store of a data folder can be read."""
+    try:
+        with StoreReader(home / "radt.db") as reader:
+            return reader.workloads() is not None
+    except StoreError:
+        return False
 
 
 @dataclass
