@@ -85,14 +85,12 @@ def drain_leftovers(home: Home) -> Drained:
     collector, creates the latter's rows, and skips runs of other hosts.
 
     Raises:
-        StoreError: There is no store, or it cannot be written.
+        StoreError: There is neither a store nor a journal, or the store cannot be written.
     """
-    reader = StoreReader(home.store_path)
-    try:
-        with StoreWriter(home.store_path) as writer:
-            return drain(writer, reader, Clock.for_machine(), home)
-    finally:
-        reader.close()
+    if next(unfinished(home), None) is None:
+        StoreReader(home.store_path).close()  # raises if there is no store; creates none
+    with StoreWriter(home.store_path) as writer, StoreReader(home.store_path) as reader:
+        return drain(writer, reader, Clock.for_machine(), home)
 
 
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:

@@ -13,7 +13,7 @@ import pytest
 from radt.model import RunStatus
 from radt.store.records import RunRecord
 from tests.run import fake_torch
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import Bench, has_store, wait_until
 from tests.support.held import Held
 from tests.support.nvml import TWO_GPUS, FakeNvml, nvml, nvml_library
 
@@ -143,6 +143,8 @@ def test_scripts_name_listeners_too(gpus: Bench) -> None:
         run_id = script.stdout.readline().strip()
 
         def found() -> set[str]:
+            if not has_store(gpus.home):
+                return set()  # the script began while its collector starts
             return {one.metric for one in gpus.reader.series([run_id])}
 
         wait_until(lambda: set(metrics) <= found(), words)

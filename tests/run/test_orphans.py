@@ -22,7 +22,7 @@ from radt.collector.start import PidLock
 from radt.journal.format import BLOCK_BYTES, BLOCK_SLOTS, HEAD_BYTES, SEGMENT_SLOTS
 from radt.model import SOFTWARE, RunStatus
 from tests.run.conftest import TIMEOUT_S, Alone
-from tests.support.bench import wait_until
+from tests.support.bench import has_store, wait_until
 from tests.support.waiting import alive
 
 WAITING = (
@@ -271,7 +271,8 @@ def test_a_live_script_is_taken_up_by_the_collector_that_goes_on(alone: Alone) -
     check_whole(alone, second_id)
 
 
-def test_a_script_without_a_collector_is_recorded_by_the_next_run(alone: Alone) -> None:
+@pytest.mark.parametrize("by", ["next run", "sync"])
+def test_a_script_without_a_collector_is_recorded_later(alone: Alone, by: str) -> None:
     public = alone.folder / "public"
     public.mkdir(mode=0o777)
     public.chmod(0o777)
@@ -279,9 +280,14 @@ def test_a_script_without_a_collector_is_recorded_by_the_next_run(alone: Alone) 
     err = let_end(alone, process)
     assert "is not private to you" in err
     assert len(journals(alone)) == 1
-    other, _ = begun(alone)
-    wait_until(ended(alone, run_id), "it is recorded")
-    let_end(alone, other)
+    assert not has_store(alone.home)
+    if by == "sync":
+        done = sync(alone)
+        assert done.returncode == 0, done.stdout + done.stderr
+    else:
+        other, _ = begun(alone)
+        wait_until(ended(alone, run_id), "it is recorded")
+        let_end(alone, other)
     check_whole(alone, run_id)
 
 
