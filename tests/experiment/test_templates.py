@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from radt.errors import ExperimentError, Problem, UsageError
@@ -169,6 +170,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_survives(value: object) -> None:
     word = json.dumps(value)
+    assume(not re.search(r"\{[ab]+\}", word))  # one word in braces has to be a column
 
     assert Placeholders({"Model": "vit", "Seed": "1"}).fill(word) == word
 
