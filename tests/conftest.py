@@ -27,7 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says something about the machine only. `make test-full` takes more.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=25)
+# The same examples in every run; `make test-full` draws new ones.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=300)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
