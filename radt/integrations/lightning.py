@@ -200,18 +200,11 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @_hook
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the end of validation."""
+        """Mark the end of validation, a test or predictions."""
         self._recorder.end_span()
 
-    @_hook
-    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the end of a test."""
-        self._recorder.end_span()
-
-    @_hook
-    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the end of predictions."""
-        self._recorder.end_span()
+    on_test_end = on_validation_end
+    on_predict_end = on_validation_end
 
     @_hook
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
