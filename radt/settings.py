@@ -246,10 +246,10 @@ UPLOAD_WAIT_S = Setting(
     "",
     ("RADT_UPLOAD_WAIT_S",),
     NUMBER,
-    60.0 if _cpu_count() <= _FEW_CPUS else 10.0,
+    300.0 if _cpu_count() <= _FEW_CPUS else 10.0,  # the start of an upload takes 4 s of a CPU
     "Seconds by which running runs delay non-urgent uploads at most; 0 uploads at once, with the "
     "priority of the runs.",
-    default_text=f"60 with up to {_FEW_CPUS} CPUs, else 10",
+    default_text=f"300 with up to {_FEW_CPUS} CPUs, else 10",
 )
 REPLICATION_S = Setting(
     "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -165,6 +166,34 @@ def test_packages_are_those_of_the_other_interpreter(tmp_path: Path) -> None:
 
     (info / "METADATA").unlink()
     assert inventory.list_packages(str(interpreter)) is theirs  # asked once
+
+
+def test_packages_are_those_that_python_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, text in {
+        "first/Twice-2.dist-info/METADATA": "Name: Twice\r\nVersion: 2\r\n\r\nVersion: 9\n",
+        "second/twice-1.dist-info/METADATA": "Name: twice\nVersion: 1\n",
+        "second/developed.egg-info/PKG-INFO": "Name: developed\nVersion: 0.1\n",
+        "second/old-3.egg-info": "Name: old\nVersion: 3\n",
+        "second/removed-1.dist-info/RECORD": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "modules.zip").touch()
+    folders = [str(tmp_path / name) for name in ("modules.zip", "nowhere", "first", "second")]
+    monkeypatch.setattr(sys, "path", [*folders, *sys.path])
+
+    known: dict[str, importlib.metadata.Distribution] = {}
+    for package in importlib.metadata.distributions():
+        if package.metadata["Name"]:  # an interrupted removal has none
+            known.setdefault(package.metadata["Name"].lower(), package)
+    python, *lines = inventory.list_packages().lines
+    assert python == f"python=={sys.version.split()[0]}"
+    assert lines == [
+        f"{known[name].metadata['Name']}=={known[name].version}" for name in sorted(known)
+    ]
+    assert {"Twice==2", "developed==0.1", "old==3"} <= set(lines)
 
 
 def test_interpreter_that_is_none(tmp_path: Path) -> None:
