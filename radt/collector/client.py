@@ -184,6 +184,15 @@ class CollectorClient:
         self._registrations[registration.run_id] = registration
         return [str(warning) for warning in answer["warnings"]]
 
+    def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
+        """Have the store get the rows of a runner's runs; return the runs' names.
+
+        Raises:
+            CollectorError: They may be in the store or not; writing them again does no harm.
+        """
+        answer = self._ask(Op.RECORD, {"runs": [run.to_json() for run in runs]})
+        return [str(name) for name in answer["names"]]
+
     def begin(self, run: StandaloneRun) -> Begun:
         """Register a run without a runner, which is running already."""
         timeout_s = self._answered_within(_STORE_TIMEOUT_S)

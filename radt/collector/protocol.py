@@ -85,6 +85,7 @@ class Op(StrEnum):
     """Kind of request."""
 
     HELLO = "hello"
+    RECORD = "record"
     REGISTER = "register"
     BEGIN = "begin"
     STARTED = "started"

@@ -16,6 +16,7 @@ from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import OnTime, ProcessTable, RunsOn, own_cpu_s, stop_run
 from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
+from radt.collector.rows import put_rows
 from radt.collector.run_finder import RunFinder
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
@@ -28,6 +29,8 @@ from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
 from radt.procfs import ProcessId, is_shortage
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
 from radt.tags import LISTENERS
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,24 @@ class Service:
         self._finder: threading.Thread | None = None
 
     # Requests --------------------------------------------------------------------------------
+
+    def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
+        """Write the rows of a runner's runs, which are all of one store; return the runs' names.
+
+        Raises:
+            StoreError: The store cannot be written; it has none of them.
+        """
+        if not runs:
+            return []
+        path = Path(runs[0].registration.store_path)
+        run_ids = [run.registration.run_id for run in runs]
+        with StoreWriter(path) as writer, StoreReader(path) as reader, writer.transaction():
+            # A runner that has waited too long for the answer has written its rows itself.
+            names = {run.run_id: run.name for run in reader.runs(run_ids=run_ids)}
+            return [
+                names.get(run_id) or put_rows(writer, reader, run, self._clock)
+                for run_id, run in zip(run_ids, runs, strict=True)
+            ]
 
     def register(self, registration: Registration, owner: ProcessId | None) -> list[str]:
         """Record a run of a runner; return warnings."""

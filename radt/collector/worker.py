@@ -199,6 +199,10 @@ class _Connection:
             return {"ok": False, "error": message, "remedy": None, "code": ""}
 
 
+def _record(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    return {"names": service.record([StandaloneRun.from_json(run) for run in request["runs"]])}
+
+
 def _register(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
     registration = Registration.from_json(request["registration"])
     connection.run_ids.add(registration.run_id)
@@ -255,6 +259,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
     Op.HELLO: None,
     Op.STATUS: None,
     Op.REGISTER: _register,
+    Op.RECORD: _record,
     Op.BEGIN: _begin,
     Op.STARTED: _started,
     Op.FINISH: _finish,

@@ -22,7 +22,6 @@ from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
 from radt.settings import Level, Settings
-from radt.store.reader import StoreReader
 
 
 class SyncPoint(StrEnum):
@@ -163,6 +162,8 @@ def settle(plan: ExperimentPlan, home: Home) -> Settled:
     ids = [run.run_id for run in plan.runs if run.status is RunStatus.RUNNING and run.run_id]
     if not ids or not home.store_path.exists():
         return Settled(plan, {})
+    from radt.store.reader import StoreReader  # needs SQLAlchemy, see `radt.store.peek`
+
     endings: dict[int, RunEnd] = {}
     with StoreReader(home.store_path) as reader:
         for run in plan.runs:

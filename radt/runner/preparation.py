@@ -20,7 +20,6 @@ from pathlib import Path
 
 from radt.collector.manifest import Manifest
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
-from radt.collector.rows import put_rows
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
 from radt.environments.spec import LOCAL
@@ -250,19 +249,29 @@ def _record(
         except OSError as error:
             unwritten = error
     try:
-        with session.writer.transaction():
-            names = [
-                put_rows(session.writer, session.reader, description, session.clock)
-                for description in descriptions
-            ]
-    except StoreError as error:
-        if unwritten is not None:
-            raise
-        return runs, error
+        names = session.client.record(descriptions)
+    except CollectorError:
+        try:
+            names = _write_rows(session, descriptions)
+        except StoreError as error:
+            if unwritten is not None:
+                raise
+            return runs, error
     return [
         replace(run, plan=replace(run.plan, name=name)) if _is_numbered(run.plan) else run
         for run, name in zip(runs, names, strict=True)
     ], None
+
+
+def _write_rows(session: Session, descriptions: Sequence[StandaloneRun]) -> list[str]:
+    """Write the rows of runs without the collector; return the runs' names."""
+    from radt.collector.rows import put_rows  # needs SQLAlchemy, see `radt.store.peek`
+
+    with session.writer.transaction():
+        return [
+            put_rows(session.writer, session.reader, description, session.clock)
+            for description in descriptions
+        ]
 
 
 def _description(

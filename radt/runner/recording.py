@@ -6,10 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
@@ -20,8 +21,11 @@ from radt.experiment.devices import Machine
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.console import RunConsole
-from radt.store.reader import StoreReader
-from radt.store.writer import StoreWriter
+from radt.store.peek import is_settled
+
+if TYPE_CHECKING:
+    from radt.store.reader import StoreReader
+    from radt.store.writer import StoreWriter
 
 
 @dataclass(slots=True)
@@ -79,18 +83,17 @@ class Presence:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Session:
     """See the module's text. ``shown_warnings`` are not shown a second time.
 
     ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
+    The store is opened when it is first used (`radt.store.peek` says why).
     """
 
     home: Home
     tracking_uri: str
     store_uri: str
-    writer: StoreWriter
-    reader: StoreReader
     client: CollectorClient
     clock: Clock
     console: RunConsole
@@ -99,6 +102,45 @@ class Session:
     presence: Presence
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
+    _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def writer(self) -> StoreWriter:
+        """Return the store, to be written.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        with self._opening:
+            return self._writer
+
+    @property
+    def reader(self) -> StoreReader:
+        """Return the store, to be read."""
+        with self._opening:
+            return self._reader
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the store was opened to be written."""
+        return "_writer" in vars(self)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self.is_open:
+            self._writer.close()
+
+    @cached_property
+    def _writer(self) -> StoreWriter:
+        from radt.store.writer import StoreWriter
+
+        return StoreWriter(self.home.store_path)
+
+    @cached_property
+    def _reader(self) -> StoreReader:
+        from radt.store.reader import StoreReader
+
+        return StoreReader(self.home.store_path)
 
 
 @contextmanager
@@ -124,32 +166,27 @@ def open_session(
     """
     home.create()
     tracking_uri = home.tracking_uri(explicit_tracking_uri)
-    writer = StoreWriter(home.store_path)
     presence = Presence(console)
-    client = client or CollectorClient.for_runner()
-    try:
+    session = Session(
+        home=home,
+        tracking_uri=tracking_uri,
+        store_uri=home.store_uri(explicit_store_uri, tracking_uri=tracking_uri),
+        client=client or CollectorClient.for_runner(),
+        clock=Clock.at_hand(),
+        console=console,
+        machine=machine,
+        start_options=start_options,
+        presence=presence,
+    )
+    with closing(session):
+        if not is_settled(home.store_path):
+            session.writer  # noqa: B018 - a store that cannot be opened is known before all else
         try:
-            client.reach()
+            session.client.reach()
         except CollectorError as error:
             presence.note(error)
-        try:
-            yield Session(
-                home=home,
-                tracking_uri=tracking_uri,
-                store_uri=home.store_uri(explicit_store_uri, tracking_uri=tracking_uri),
-                writer=writer,
-                reader=StoreReader(home.store_path),
-                client=client,
-                clock=Clock.at_hand(),
-                console=console,
-                machine=machine,
-                start_options=start_options,
-                presence=presence,
-            )
-        finally:
-            client.close()
-    finally:
-        writer.close()
+        with closing(session.client):
+            yield session
 
 
 #: How long the end of a workload waits for what is still to be reported.

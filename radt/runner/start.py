@@ -38,7 +38,6 @@ from radt.runner.outcome import ExperimentOutcome
 from radt.runner.pending import ExperimentOptions, PendingWorkload, pending_workloads, settle
 from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
-from radt.store.backend import StoreAddress
 
 
 def print_header(
@@ -73,6 +72,8 @@ def print_header(
         mlflow = f"MLflow {masked(session.tracking_uri)}"
     console.say(f"  recorded in {shown(session.home.path)}/ · samples radt.db · {mlflow}", "dim")
     if session.store_uri:
+        from radt.store.backend import StoreAddress  # needs SQLAlchemy, see `radt.store.peek`
+
         console.say(f"  uploaded to {StoreAddress.of(session.store_uri)}", "dim")
     for label, again in _again(pending).items():
         console.say(
