@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collector_kit import Project, wait_for
 
 from radt.collector.client import CollectorClient
+from radt.collector.protocol import Registration, StandaloneRun
 from radt.errors import CollectorError
 from radt.model import RunStatus, Scope
 
@@ -72,6 +76,49 @@ def test_two_runs_of_one_interval_share_their_readings(project: Project) -> None
     two.finish()
     shared = set(one.times_ns("system.load")) & set(two.times_ns("system.load"))
     assert len(shared) >= 5
+
+
+def described(project: Project, **fields: Any) -> StandaloneRun:
+    """A run as its runner describes it, which no store knows."""
+    row = project.row(uuid.uuid4().hex)
+    registration = Registration(row.run_id, str(project.home.store_path), row.spool)
+    run = StandaloneRun(
+        registration, row.workload_id, "e", pid=1, started_monotonic_ns=1, has_runner=True
+    )
+    return replace(run, **fields)
+
+
+def test_rows_of_a_workload_are_written_for_a_runner(project: Project) -> None:
+    runs = [
+        described(project, workload_id="w", workload="1", letter=letter, name="cnn", **fields)
+        for letter, fields in {"a": {"params": {"lr": "1"}}, "b": {"tags": {"t": "x"}}}.items()
+    ]
+    assert project.client.record(runs) == ["cnn", "cnn"]
+    first, second = (project.reader.run(run.registration.run_id) for run in runs)
+    assert (first.letter, second.letter, first.status) == ("a", "b", RunStatus.SCHEDULED)
+    assert project.reader.params(first.run_id) == {"lr": "1"}
+    assert project.reader.tags(second.run_id) == {"t": "x"}
+    assert project.reader.workload("w").status is RunStatus.SCHEDULED
+
+    numbered = [described(project, name="train", is_numbered=True) for _ in range(2)]
+    assert [project.client.record([run]) for run in numbered] == [["train #1"], ["train #2"]]
+
+
+def test_rows_that_are_there_already_stay_as_they_are(project: Project) -> None:
+    """As from a runner that got no answer, wrote them itself, and went on."""
+    known, new = described(project, name="known"), described(project, name="new")
+    assert project.client.record([known]) == ["known"]
+    run_id = known.registration.run_id
+    project.writer.end_run(run_id, RunStatus.FINISHED, 5)
+    assert project.client.record([replace(known, name="later"), new]) == ["known", "new"]
+    assert project.reader.run(run_id).status is RunStatus.FINISHED
+
+
+def test_rows_are_written_all_or_none(project: Project) -> None:
+    runs = [described(project), described(project, started_monotonic_ns=2**63)]
+    with pytest.raises(CollectorError):
+        project.client.record(runs)
+    assert project.reader.runs() == []
 
 
 def test_a_run_may_do_without_listeners(project: Project) -> None:
