@@ -5,6 +5,7 @@ the original's ``RADTBenchmark`` block, which both versions have, and logs five 
 compared values are
 
 - *whole*: wall time of the command beyond the scripts' two seconds; databases exist already.
+- *first*: from the command to the first line of the first script; no collector runs yet.
 - *between*: from the end of the first workload's scripts to the first line of the second's: the
   overhead of each further workload once the runner is up. For tracked scripts the end is that of
   the block's body.
@@ -69,6 +70,7 @@ class Launch:
     """One launch of two workloads. ``block_skew_s`` is 0 for plain scripts."""
 
     whole_s: float
+    first_s: float
     between_s: float
     skew_s: float
     block_skew_s: float
@@ -103,7 +105,7 @@ def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch
     env["PATH"] = f"{contender.command.parent}:{env['PATH']}"
     env["RADT_COLLECTOR_IDLE_S"] = "1"  # so that the collector ends and can be awaited
     before_s = _children_cpu_s()
-    started_s = time.perf_counter()
+    started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="radt-") as runtime:
         done = subprocess.run(
             [contender.command, "launch.csv"],
@@ -113,7 +115,7 @@ def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch
             text=True,
             check=False,
         )
-        wall_s = time.perf_counter() - started_s
+        wall_s = time.monotonic() - started_s
         _wait_for_the_rest()
     cpu_s = _children_cpu_s() - before_s
     begin, block, end = (_stamps(stamps, what) for what in ("begin", "block", "end"))
@@ -123,6 +125,7 @@ def launch(contender: Contender, folder: Path, script: str, rows: int) -> Launch
         )
     return Launch(
         whole_s=wall_s - WORKLOADS * BODY_S,
+        first_s=min(begin[1]) - started_s,
         between_s=min(begin[2]) - max(end[1]),
         skew_s=max(map(_spread, begin.values())),
         block_skew_s=max(map(_spread, block.values())),
