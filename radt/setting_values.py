@@ -10,7 +10,6 @@ import math
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,6 +221,8 @@ def _read(path: Path) -> SettingsFile | None:
     in_pyproject = path.name == PYPROJECT_NAME
     if in_pyproject and b"radt" not in raw:
         return None  # also where it is broken: somebody else's tools will say so
+    import tomllib  # takes a good part of what a script's start costs, and few have the file
+
     try:
         table = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

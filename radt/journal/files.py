@@ -6,7 +6,6 @@ import fcntl
 import json
 import mmap
 import os
-import secrets
 import shutil
 import socket
 import time
@@ -202,7 +201,7 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
         created_ns=time.monotonic_ns(),
         radt_version=radt.__version__,
     )
-    name = f"{pid}-{secrets.token_hex(4)}"
+    name = f"{pid}-{os.urandom(4).hex()}"
     hidden = f"{journal}/.{name}"
     os.mkdir(hidden, 0o700)  # noqa: PTH102
     try:
