@@ -43,6 +43,8 @@ _POLL_S = 0.01
 _START_AGAIN_S = 2.0
 #: How long `begin` waits for a store that is busy; the rows are written as soon as it is not.
 _STORE_TIMEOUT_S = 5.0
+#: How long a runner waits for its rows to be in a store that is busy, as it would by itself.
+_ROWS_TIMEOUT_S = 60.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
@@ -190,7 +192,8 @@ class CollectorClient:
         Raises:
             CollectorError: They may be in the store or not; writing them again does no harm.
         """
-        answer = self._ask(Op.RECORD, {"runs": [run.to_json() for run in runs]})
+        request = {"runs": [run.to_json() for run in runs]}
+        answer = self._ask(Op.RECORD, request, patience_s=_ROWS_TIMEOUT_S)
         return [str(name) for name in answer["names"]]
 
     def begin(self, run: StandaloneRun) -> Begun:
