@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +115,22 @@ def test_rows_that_are_there_already_stay_as_they_are(project: Project) -> None:
     project.writer.end_run(run_id, RunStatus.FINISHED, 5)
     assert project.client.record([replace(known, name="later"), new]) == ["known", "new"]
     assert project.reader.run(run_id).status is RunStatus.FINISHED
+
+
+def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Project) -> None:
+    other = CollectorClient.connect()
+    begun_s = other.status().uptime_s
+    with (
+        closing(sqlite3.connect(project.home.store_path)) as database,
+        ThreadPoolExecutor() as pool,
+    ):
+        database.execute("BEGIN EXCLUSIVE")
+        names = pool.submit(project.client.record, [described(project, name="cnn")])
+        wait_for(lambda: other.status().uptime_s > begun_s + 3, "more than any other answer takes")
+        database.rollback()
+        assert names.result() == ["cnn"]
+    assert project.client.away is None
+    other.close()
 
 
 def test_rows_are_written_all_or_none(project: Project) -> None:
