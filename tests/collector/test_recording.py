@@ -118,19 +118,19 @@ def test_rows_that_are_there_already_stay_as_they_are(project: Project) -> None:
 
 
 def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Project) -> None:
-    other = CollectorClient.connect()
-    begun_s = other.status().uptime_s
+    runner = CollectorClient(start=False, timeout_s=60, patience_s=1)
+    begun_s = project.client.status().uptime_s
     with (
         closing(sqlite3.connect(project.home.store_path)) as database,
         ThreadPoolExecutor() as pool,
     ):
         database.execute("BEGIN EXCLUSIVE")
-        names = pool.submit(project.client.record, [described(project, name="cnn")])
-        wait_for(lambda: other.status().uptime_s > begun_s + 3, "more than any other answer takes")
+        names = pool.submit(runner.record, [described(project, name="cnn")])
+        wait_for(lambda: project.client.status().uptime_s > begun_s + 3, "others would give up")
         database.rollback()
         assert names.result() == ["cnn"]
-    assert project.client.away is None
-    other.close()
+    assert runner.away is None
+    runner.close()
 
 
 def test_rows_are_written_all_or_none(project: Project) -> None:
