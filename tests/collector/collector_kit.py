@@ -102,9 +102,14 @@ class Run:
             self.process.communicate()
             self.process = None
 
-    def finish(self, status: RunStatus | None = RunStatus.FINISHED, **more: object) -> None:
+    def finish(
+        self,
+        status: RunStatus | None = RunStatus.FINISHED,
+        timeout_s: float = DEADLINE_S,
+        **more: object,
+    ) -> None:
         self.stop()
-        self._project.client.finish(self.run_id, status, **more)
+        self._project.client.finish(self.run_id, status, timeout_s=timeout_s, **more)
 
 
 class Project:
@@ -150,7 +155,8 @@ class Project:
             devices=devices,
             profiler=profiler,
         )
-        warnings = self.client.register(registration)
+        # A busy machine may take long to open them.
+        warnings = [text for text in self.client.register(registration) if "join later" not in text]
         self.runs.append(Run(self, registration))
         return self.runs[-1], warnings
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from collector_kit import Project, wait_for
+from collector_kit import DEADLINE_S, Project, wait_for
 
 import radt
 from radt.collector.client import CollectorClient
@@ -47,7 +47,7 @@ def configure(
 
 @pytest.fixture
 def machine(configure: Callable[..., None], tmp_path: Path) -> Iterator[Project]:
-    client = CollectorClient.connect()
+    client = CollectorClient.connect(timeout_s=DEADLINE_S)
     project = Project(tmp_path / "radt-data", client)
     yield project
     project.close()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collector_kit import Project, Run, alive, holder, wait_for
+from collector_kit import DEADLINE_S, Project, Run, alive, holder, wait_for
 
 from radt.collector.client import CollectorClient
 from radt.model import MissingReason
+from tests.support.waiting import stands_still
 
 _SERIES = 450
 #: Its readings are numbered, also over restarts of the collector: all series have the same number.
@@ -86,7 +87,7 @@ def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Numbers
     (info / "entry_points.txt").write_text("[radt.listeners]\nnumbered = numbered:Numbered\n")
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     monkeypatch.setenv("RADT_FLUSH_S", "0.2")
-    client = CollectorClient.connect()
+    client = CollectorClient.connect(timeout_s=DEADLINE_S)
     project = Project(tmp_path / "radt-data", client)
     numbers = Numbers(project, log)
     wait_for(lambda: project.reader.point_counts(numbers.run.run_id), "readings in the store")
@@ -144,10 +145,21 @@ def test_a_collector_that_is_told_to_stop_writes_what_waits(numbers: Numbers, di
     _all_is_there(numbers)
 
 
+def _stopped_with_readings(numbers: Numbers, worker: int) -> bool:
+    """Stop the collector for good if the store lacks readings now."""
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: stands_still(worker), "it to stop")
+    if numbers.read > len(numbers.stored()):
+        return True
+    os.kill(worker, signal.SIGCONT)
+    return False
+
+
 def test_a_killed_collector_loses_what_waited_and_says_so(numbers: Numbers) -> None:
     numbers.reads_on()
     worker = holder("worker")
     assert worker is not None
+    wait_for(lambda: _stopped_with_readings(numbers, worker), "readings that wait")
     before = len(numbers.stored())
     os.kill(worker, signal.SIGKILL)
     wait_for(lambda: not alive(worker), "its end")

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from collector_kit import Project, holder, wait_for
+from collector_kit import DEADLINE_S, Project, holder, wait_for
 
 from radt.collector.client import CollectorClient
 from radt.errors import CollectorError
@@ -24,7 +24,7 @@ def test_a_locked_store_loses_nothing(project: Project, tmp_path: Path) -> None:
     other = Project(tmp_path / "other", project.client)
     run, neighbour = project.run(), other.run()
     wait_for(lambda: run.has("system.load"))
-    database = sqlite3.connect(project.home.store_path)
+    database = sqlite3.connect(project.home.store_path, timeout=DEADLINE_S)
     database.execute("BEGIN EXCLUSIVE")
     stored = run.counts["system.load"]
     received = _received(project, run)
@@ -48,12 +48,14 @@ def test_memory_is_bounded_while_the_store_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RADT_COLLECTOR_BUFFER", "90")
-    client = CollectorClient.connect()
+    client = CollectorClient.connect(timeout_s=DEADLINE_S)
     project = Project(tmp_path / "radt-data", client)
     run = project.run(interval_s=0.02)
     wait_for(lambda: run.has("system.load"))
-    database = sqlite3.connect(project.home.store_path)
+    database = sqlite3.connect(project.home.store_path, timeout=DEADLINE_S)
     database.execute("BEGIN EXCLUSIVE")
+    stored = sum(run.counts.values())
+    wait_for(lambda: _received(project, run) >= stored + 90, "memory to be full")
     status = client.status()
     received = _received(project, run)
     wait_for(lambda: client.status().uptime_s > status.uptime_s + 1.5)
@@ -118,7 +120,8 @@ def test_open_files_of_stores_that_are_done_with_are_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "0.2")
-    client = CollectorClient.connect()  # stays connected, so the collector stays
+    # Stays connected, so the collector stays.
+    client = CollectorClient.connect(timeout_s=DEADLINE_S)
     project = Project(tmp_path / "radt-data", client)
     run = project.run()
     wait_for(lambda: run.has("system.load"))

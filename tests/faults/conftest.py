@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def quick(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     yield
     for name in ("guardian", "worker"):
         if (pid := holder(name)) is not None:
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it was about to go by itself
+                os.kill(pid, signal.SIGTERM)
             wait_for(lambda pid=pid: not alive(pid), f"the end of the {name}")
 
 

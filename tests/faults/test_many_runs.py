@@ -41,8 +41,7 @@ def test_64_runs_at_once(project: Project, capsys) -> None:
     runs: list[Run] = []
     for number in range(RUNS):
         run, warnings = project.register("top", "ps", interval_s=0.5)
-        # A busy machine may take long to open them.
-        assert not [text for text in warnings if "join later" not in text]
+        assert not warnings
         run.start(CHEAP, str(Path(run.registration.spool) / "journal"), str(number))
         runs.append(run)
     for run in runs:

@@ -22,6 +22,7 @@ from radt.store.writer import StoreWriter
 from tests.housekeeping.conftest import rows
 from tests.support.postgres import Postgres
 from tests.support.servers import run_sql
+from tests.support.waiting import wait_until
 
 PutRun = Callable[..., str]
 PASSWORD = "pässword 'of\" %s a $reader"
@@ -132,12 +133,20 @@ def test_it_reads_mlflows_tables_but_no_accounts(mlflow_database: str, name: str
     assert revoke_reader(store, name)
 
 
+def _logs_statements(postgres: Postgres) -> bool:
+    """Whether a connection that is made now has its statements logged."""
+    with closing(postgres.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW log_statement")
+        return bool(cursor.fetchone() == ("all",))
+
+
 def test_a_password_is_in_no_log_and_shown_once(
     postgres: Postgres, store: StoreAddress, writer: StoreWriter, name: str
 ) -> None:
     run_sql(postgres, "ALTER SYSTEM SET log_statement = 'all'")
     run_sql(postgres, "SELECT pg_reload_conf()")
     try:
+        wait_until(lambda: _logs_statements(postgres), "Postgres has read its settings")
         first = CliRunner().invoke(
             command, ["grant-reader", name, "--store-uri", store.uri], standalone_mode=False
         )

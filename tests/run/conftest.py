@@ -20,6 +20,16 @@ from tests.support.journal import Found
 
 TIMEOUT_S = 180.0
 
+#: Begins a script whose block has a limit of time: it counts from ``begins.set()`` on, so that a
+#: busy machine uses none of it up before the block has come to what is tested.
+TIME_BEGINS = """\
+import threading
+from radt.run.limits import LimitWatch
+begins, watch_time = threading.Event(), LimitWatch._watch_time
+def from_then_on(watch): begins.wait(); watch_time(watch)
+LimitWatch._watch_time = from_then_on
+"""
+
 
 @dataclass
 class Scripts:

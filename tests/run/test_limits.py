@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radt.run.limits import Limits
-from tests.run.conftest import Alone, Joined
+from tests.run.conftest import TIME_BEGINS, Alone, Joined
 
 #: Long after any time limit of these tests, and never slept to its end unless the limit fails.
 FOREVER_S = 300
@@ -99,8 +99,9 @@ def test_lower_limit_of_script_and_runner_counts(joined: Joined) -> None:
 )
 def test_whatever_is_called_after_the_time_leaves_the_block(joined: Joined, call: str) -> None:
     out, err = joined.run(
-        PATIENT + "with radt.Run() as run:\n"
+        TIME_BEGINS + PATIENT + "with radt.Run() as run:\n"
         "    run.log_metric('early', 1)\n"
+        "    begins.set()\n"
         "    @run.span('work')\n"
         "    def work(): pass\n"
         f"    for _ in range({FOREVER_S * 50}):\n"
@@ -144,8 +145,9 @@ def test_inner_block_after_the_time_ends_with_its_first_value(joined: Joined) ->
 
 def test_loop_that_the_time_ended_lets_what_follows_it_log(joined: Joined) -> None:
     out, _ = joined.run(
-        PATIENT + "with radt.Run(max_time_s=0.3) as run:\n"
+        TIME_BEGINS + PATIENT + "with radt.Run(max_time_s=0.3) as run:\n"
         "    quick = run.log_metric\n"
+        "    begins.set()\n"
         f"    for epoch in run.epochs({FOREVER_S * 50}): time.sleep(0.02)\n"
         "    run.log_metric('accuracy', 1)\n"
         "    assert run.log_metric is quick\n"
@@ -157,11 +159,14 @@ def test_loop_that_the_time_ended_lets_what_follows_it_log(joined: Joined) -> No
     assert joined.found().batches[0].tags == {"radt.limit": "0.3 s"}
 
 
-INTERRUPTED = """\
+INTERRUPTED = (
+    TIME_BEGINS
+    + """\
 import radt, radt.run.limits, sys, threading, time
 radt.run.limits.GRACE_S = 0.2
 with radt.Run(max_time_s=0.2) as run:
     try:
+        begins.set()
         {work}
     except Exception:
         sys.exit("swallowed")
@@ -170,6 +175,7 @@ with radt.Run(max_time_s=0.2) as run:
     sys.exit("not here")
 print("behind")
 """
+)
 
 
 def test_block_that_calls_nothing_of_ours_is_left_in_mid_call(joined: Joined) -> None:
@@ -182,12 +188,13 @@ def test_block_that_calls_nothing_of_ours_is_left_in_mid_call(joined: Joined) ->
 
 def test_block_of_another_thread_is_not_interrupted(joined: Joined) -> None:
     out, _ = joined.run(
-        "import radt, radt.run.limits, threading\n"
+        TIME_BEGINS + "import radt, radt.run.limits, threading\n"
         "radt.run.limits.GRACE_S = 0.0\n"
         "refused = threading.Event()\n"
         "def train():\n"
         "    with radt.Run(max_time_s=0.1) as run:\n"
         "        limit = next(t for t in threading.enumerate() if t.name == 'radt limit')\n"
+        "        begins.set()\n"
         "        limit.join()\n"
         "        print('went on')\n"
         "thread = threading.Thread(target=train)\n"
@@ -200,7 +207,8 @@ def test_nothing_is_thrown_behind_a_block_that_ended_in_time(joined: Joined) -> 
     out, _ = joined.run(
         "import radt, radt.run.limits, threading\n"
         "radt.run.limits.GRACE_S = 0.0\n"
-        "with radt.Run(max_time_s=0.05) as run:\n"
+        # It has ended in time also where the script was held up in it.
+        "with radt.Run(max_time_s=60) as run:\n"
         "    limit = next(t for t in threading.enumerate() if t.name == 'radt limit')\n"
         "limit.join()\n"
         "print('behind', sum(range(1000)))\n"
@@ -211,7 +219,8 @@ def test_nothing_is_thrown_behind_a_block_that_ended_in_time(joined: Joined) -> 
 
 def test_other_threads_and_forked_workers_log_on_after_the_time(joined: Joined) -> None:
     out, _ = joined.run(
-        "import os, radt, threading\n"
+        "import os, radt, radt.run.limits, threading\n"
+        "radt.run.limits.GRACE_S = 180\n"
         "with radt.Run(max_time_s=0.05) as run:\n"
         "    limit = next(t for t in threading.enumerate() if t.name == 'radt limit')\n"
         "    while not run._active.watch._time_over: limit.join(0.01)\n"

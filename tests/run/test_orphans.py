@@ -7,10 +7,11 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from radt.journal.format import BLOCK_BYTES, BLOCK_SLOTS, HEAD_BYTES, SEGMENT_SL
 from radt.model import SOFTWARE, RunStatus
 from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.bench import has_store, wait_until
-from tests.support.waiting import alive
+from tests.support.waiting import alive, stands_still
 
 WAITING = (
     "import os, radt, sys\n"
@@ -86,12 +87,25 @@ def collector_of(alone: Alone, run_id: str) -> dict[str, int]:
     return pids(alone)
 
 
+def stops_between_writes(alone: Alone, worker: int) -> bool:
+    """Stop a collector, but not where nobody else could write to the store meanwhile."""
+    os.kill(worker, signal.SIGSTOP)
+    wait_until(lambda: stands_still(worker), "it is stopped")
+    with closing(sqlite3.connect(alone.home / "radt.db", timeout=0)) as store:
+        try:
+            store.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            os.kill(worker, signal.SIGCONT)
+            return False
+    return True
+
+
 @contextmanager
 def stopped_collector(alone: Alone, run_id: str) -> Iterator[None]:
     """Neither the run's collector moves meanwhile, nor its guardian, which would replace it."""
     held = collector_of(alone, run_id)
-    for name in ("guardian", "worker"):
-        os.kill(held[name], signal.SIGSTOP)
+    os.kill(held["guardian"], signal.SIGSTOP)
+    wait_until(lambda: stops_between_writes(alone, held["worker"]), "it stands still")
     try:
         yield
     finally:
@@ -181,9 +195,10 @@ def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alo
     check_whole(alone, second_id)
 
 
-#: Stops the collector at one point of a script's life, and says how long the script waited.
+#: Stops the collector at one point of a script's life, and says how long the script waited from
+#: then on: before, it may be patient with a collector that is only slow.
 STOPPED = """\
-import os, radt, signal, socket, sys
+import os, radt, signal, socket, sys, time
 from pathlib import Path
 from radt.collector import client
 from radt.collector.start import worker_lock
@@ -198,6 +213,9 @@ def stopping(self, op, arguments, timeout_s):
         os.kill(pid, signal.SIGSTOP)
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             pass
+        self.deadline_s = time.monotonic() + 0.5
+        os.environ["RADT_COLLECTOR_PATIENCE_S"] = "0.5"
+        waited.clear()
     return answer
 
 def waits(self, seconds):
@@ -221,7 +239,7 @@ def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, sto
     first, first_id = begun(alone)
     worker = collector_of(alone, first_id)["worker"]
     try:
-        out, err = alone.run(STOPPED, stops, RADT_COLLECTOR_PATIENCE_S="0.5")
+        out, err = alone.run(STOPPED, stops)
         run_id, longest_s = out.split()
         assert float(longest_s) <= 0.5, "no wait is longer, of begin and of end"
         assert err.count("recorded yet") == 1

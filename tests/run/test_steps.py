@@ -11,7 +11,7 @@ from radt.errors import UsageError
 from radt.journal.values import JournalSeries
 from radt.run import steps
 from radt.run.steps import Batches, StepRecorder, first_dimension
-from tests.run.conftest import Joined
+from tests.run.conftest import TIME_BEGINS, Joined
 
 MS = 10**6
 
@@ -292,17 +292,21 @@ def test_switched_off_steps_do_nothing(joined: Joined) -> None:
     assert not joined.run_dir.journal.exists() or not any(joined.run_dir.journal.iterdir())
 
 
-FOREVER = """\
+FOREVER = (
+    TIME_BEGINS
+    + """\
 import radt, radt.run.limits, time
 radt.run.limits.GRACE_S = {grace}
 def loader():
     yield [1]
+    begins.set()
     {forever}
 with radt.Run(max_time_s=0.3) as run:
     for batch in run.batches(loader()): pass
     print("not here")
 print("behind")
 """
+)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,9 @@ def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
     )
     assert training.stdout is not None
     run_id = training.stdout.readline().strip()
-    with CollectorClient.connect() as client:
+    with CollectorClient.connect(timeout_s=TIMEOUT_S) as client:
+        # A script begins while its collector still starts.
+        wait_until(lambda: run_id in client.status().runs, "the collector has the run")
         status = client.status()
     assert status.guardian_pid is not None
     for pid in (status.guardian_pid, status.pid):
@@ -103,15 +105,23 @@ def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
 
 
 def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
-    source = "import radt, time\nwith radt.Run() as run:\n    end = time.process_time() + 0.5\n"
-    source += "    while time.process_time() < end: pass\n"
-    ranks = [
-        alone.start(source, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, err = rank.communicate(timeout=TIMEOUT_S)
-        assert (rank.returncode, err) == (0, "")
+    os.mkfifo(alone.folder / "both.pipe")
+    source = (
+        "import os, radt, time\n"
+        "with radt.Run() as run:\n"
+        "    open('both.pipe', 'w' if os.environ['RANK'] == '0' else 'r').close()\n"
+        "    end = time.process_time() + 0.5\n"
+        "    while time.process_time() < end: pass\n"
+    )
+    # To start a collector, again if it is slow to come, takes CPU time of the script's.
+    with CollectorClient.connect(timeout_s=TIMEOUT_S):
+        ranks = [
+            alone.start(source, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            _, err = rank.communicate(timeout=TIMEOUT_S)
+            assert (rank.returncode, err) == (0, "")
     (run,) = alone.reader.runs()
     assert 1 <= radt.totals(run.run_id, home=alone.home)["cpu_time_s"] < 1.2
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from radt.home import Home
 from radt.journal.format import META_FILE, JournalMeta
 from radt.model import SOFTWARE
 from radt.store.reader import StoreReader
+from tests.support.waiting import stands_still, wait_until
 
 #: No machine has it.
 OTHER_BOOT = "00000000-0000-4000-8000-000000000000"
@@ -31,8 +33,7 @@ def frozen(pids: Iterable[int]) -> Iterator[None]:
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     for pid in stopped:
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            pass
+        wait_until(partial(stands_still, pid), "it is stopped")
     try:
         yield
     finally:
