@@ -175,14 +175,17 @@ def test_a_card_that_goes_and_a_driver_that_hangs_cost_only_themselves(
     held.goes_on("a", "gpu.temperature")
 
     nvml.add("lost 0")
+    # What was read before comes into the store before the gap does.
+    wait_until(lambda: held.gaps("a", "gpu.temperature"), "it is known to be missing")
     gone = held.count("a", "gpu.temperature")
     held.goes_on("a", "system.load", 10)
-    assert held.count("a", "gpu.temperature") < gone + 10
+    assert held.count("a", "gpu.temperature") == gone
     nvml.remove("lost 0")
     held.goes_on("a", "gpu.temperature")
     (lost,) = held.gaps("a", "gpu.temperature")
     assert lost.reason is MissingReason.LOST
-    assert not held.outages("a", "smi"), "it was read, and said that there was nothing"
+    # It was read, and said that there was nothing; a busy machine may be late for a reading.
+    assert {outage.detail for outage in held.outages("a", "smi")} <= {"no reading"}
 
     hang = "hang nvmlDeviceGetFieldValues"
     nvml.add(hang)

@@ -76,6 +76,12 @@ def looked_since_the_clients_came(nvml: FakeNvml) -> bool:
     return "nvmlDeviceGetMPSComputeRunningProcesses_v3" in since
 
 
+def all_have_said(bench: Bench) -> bool:
+    """Whether the first three lines of all runs are in their logs, which their runner writes."""
+    logs = [Path(run.spool, "output.log") for run in bench.reader.runs()]
+    return all(log.exists() and log.read_text().count("\n") >= 3 for log in logs)
+
+
 def outputs(bench: Bench) -> dict[str, dict[str, str]]:
     """What each run printed, by its letter."""
     return {
@@ -99,6 +105,7 @@ def test_rows_under_mps_share_a_daemon_of_their_own(
     runner = machine.start(path.name)
     wait_until(lambda: len(list(machine.folder.glob("*.up"))) == 2, "both are clients")
     assert len(mps.daemons) == 1
+    wait_until(lambda: all_have_said(machine), "what both said is in their logs")
     said = outputs(machine)
     (daemon,) = mps.calls("daemon")
     assert daemon["env"]["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
@@ -197,8 +204,10 @@ def test_somebody_elses_process_is_waited_for_or_refused(machine: Bench, nvml: F
     assert status.startswith("FAILED: ")
     assert "pid 1" in status
     assert "pid 1" in refused.stdout
+    looks = "nvmlDeviceGetComputeRunningProcesses_v3"
+    before = len(nvml.calls(looks))  # of the start that did not wait
     waiting = machine.start(path.name, "--rerun")
-    wait_until(lambda: len(nvml.calls("nvmlDeviceGetComputeRunningProcesses_v3")) > 4, "it looks")
+    wait_until(lambda: len(nvml.calls(looks)) > before + 4, "it looks again and again")
     nvml.remove("process 0 1 3000000")
     assert waiting.wait(180) == 0, waiting.communicate()
     assert machine.rows(path)[0]["Status"] == "FINISHED"

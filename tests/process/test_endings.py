@@ -417,9 +417,9 @@ process = TrainingProcess(
     [sys.executable, "-c", source], run_id="f" * 32, cwd=folder, env=dict(os.environ),
     barrier=barrier, output_log=folder / "output.log", show=print, on_exit=exits.append,
 )
-process.wait_ready(30)
+process.wait_ready(180)
 barrier.close()
-process.wait_released(30)
+process.wait_released(180)
 process.join()
 print(exits[0].code)
 ending = run_end(

@@ -13,7 +13,7 @@ import pytest
 
 import radt
 from radt.model import RunStatus
-from tests.support.bench import RADT, Bench, alive, wait_until
+from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, wait_until
 
 #: Logs 1,000 values, says so, and waits for the test. Every child says its process id.
 BLOCKING = """\
@@ -124,7 +124,7 @@ def test_killed_collector_comes_back_with_a_gap_and_no_loss(
         return sum(row.received for row in bench.reader.ledger([run.run_id]))
 
     wait_until(lambda: received("a") > 3, "samples before the kill")
-    client = CollectorClient.connect()
+    client = CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S)
     before = client.status()
     os.kill(before.pid, signal.SIGKILL)
     wait_until(lambda: client.status().pid != before.pid, "a new collector")
@@ -151,12 +151,16 @@ def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
     def spent_s(process: psutil.Process) -> float:
         return process.cpu_times().user + process.cpu_times().system
 
-    with CollectorClient.connect() as client:
+    with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S) as client:
         worker = psutil.Process(client.status().pid)
+        tick_s = 2 / os.sysconf("SC_CLK_TCK")  # each of the two is rounded
+        # The rows do not wait for it.
+        wait_until(
+            lambda: sum(spent_s(child) for child in worker.children()) > 10 * tick_s,
+            "the deliverer has MLflow loaded",
+        )
         (deliverer,) = worker.children()
         both_s = spent_s(worker) + spent_s(deliverer)
-        tick_s = 2 / os.sysconf("SC_CLK_TCK")  # each of the two is rounded
-        assert spent_s(deliverer) > 10 * tick_s, "it has MLflow loaded"
         assert client.status().cpu_s >= both_s - tick_s
         deliverer.kill()
         wait_until(lambda: not deliverer.is_running(), "the deliverer is reaped")
@@ -168,8 +172,9 @@ def test_ctrl_c_once_asks_and_twice_kills(bench: Bench, times: int) -> None:
     bench.script(
         "stubborn.py",
         "import os, sys, time\n"
-        "open('up', 'w').close()\n"
-        "try:\n    os.read(os.pipe()[0], 1)\n"
+        "try:\n"
+        "    open('up', 'w').close()\n"
+        "    os.read(os.pipe()[0], 1)\n"
         "except KeyboardInterrupt:\n"
         "    open('asked', 'w').close()\n"
         "    if sys.argv[1] == '2': os.read(os.pipe()[0], 1)\n"

@@ -82,6 +82,9 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
         )
         said, shell = detach_in_a_terminal(bench, path)
         holder = wait_at_work(bench, path)
+        log = Path(holder.log)
+        # What a run prints comes there by way of its runner.
+        wait_until(lambda: "at work" in log.read_text(encoding="utf-8"), "its output is in the log")
         yield Background(bench, path, holder, said, shell)
         os.kill(holder.pid, signal.SIGKILL)
         for process in bench.started:

@@ -253,7 +253,8 @@ def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
 def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> None:
     bench.script("train.py", ASKED)
     gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
-    path = bench.experiment("Workload,Timeout,File,Params\n1,0.5s,train.py,a\n1,,train.py,b\n")
+    # Long enough for the script to get ready for the signal.
+    path = bench.experiment("Workload,Timeout,File,Params\n1,5s,train.py,a\n1,,train.py,b\n")
     runner = bench.start(path.name)
     wait_until(lambda: asked(bench, "a"), "its time is over")
     wait_until((bench.folder / "b.up").exists, "the other runs")
@@ -262,7 +263,7 @@ def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> 
     for gate in gates.values():
         gate.write_text("")
     assert runner.wait(180) == 128 + signal.SIGINT
-    assert statuses(bench, path) == ["TIMEOUT: longer than 0.5 s", "KILLED: stopped by the user"]
+    assert statuses(bench, path) == ["TIMEOUT: longer than 5 s", "KILLED: stopped by the user"]
     assert asked(bench, "a") == "SIGINT "
 
 
@@ -294,8 +295,9 @@ def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench:
     tags = bench.mlflow.get_run(bench.rows(path)[0]["Run"]).data.tags
     assert tags["radt.status"] == "TIMEOUT"
     assert tags["radt.end_reason"] == "longer than 1.5 s"
+    before = ran(bench)  # the first may have had no time to note itself
     bench.radt(path.name, code=1)
-    assert len(ran(bench)) == 3, "a timeout and an OOM are results"
+    assert ran(bench) == before, "a timeout and an OOM are results"
 
 
 @pytest.mark.mlflow
@@ -368,7 +370,10 @@ def test_a_file_that_is_away_or_something_else_is_waited_for(bench: Bench) -> No
     assert ran(bench) == [*edits, "last"]
     assert statuses(bench, path) == ["FINISHED"] * 6
     assert len(said) == 5
-    assert said[0].endswith("No such file or directory; waiting for it, 1:00:00 at most")
+    # A busy machine takes a second or two of the hour before it is said.
+    assert re.search(
+        r"No such file or directory; waiting for it, (1:00:00|59:\d\d) at most$", said[0]
+    )
 
 
 def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(

@@ -15,7 +15,7 @@ import radt
 from radt.collector.client import CollectorClient
 from radt.model import RunStatus
 from radt.store.records import RunRecord
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import TIMEOUT_S, Bench, wait_until
 
 #: Logs 100 values, says that it has, and waits for the test where there is a pipe to wait at.
 SCRIPT = """\
@@ -44,7 +44,7 @@ if "{module}" in sys.orig_argv and os.path.exists({file!r}):
 @pytest.fixture
 def stopped(bench: Bench) -> int:
     """The process id of a collector that is there and does not run."""
-    with CollectorClient.connect() as client:
+    with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S) as client:
         pid = client.status().pid
     os.kill(pid, signal.SIGSTOP)
     return pid

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -194,11 +194,11 @@ def stop_collectors(runtime_dir: Path) -> None:
                         found.append(int(entry.name))
                 except OSError:
                     continue
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        # All stand still before the first is killed: none may see another one die, and act on it.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
         wait_until(lambda: not any(alive(pid) for pid in found), "collectors gone")  # noqa: B023
         if not found:
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from tests.support.bench import Bench, bench_in, wait_until
+from tests.support.bench import Bench, bench_in, has_store, wait_until
 from tests.support.links import Link
 from tests.support.mlflow_server import MlflowServer
 
@@ -37,7 +37,8 @@ def test_a_link_that_stalls_and_refuses_in_mid_run(
     name = uuid.uuid4().hex
     with Link(mlflow_server.port) as link:
         bench.env["RADT_TRACKING_URI"] = link.uri
-        bench.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "2"
+        # Longer than a busy server takes to create a run, which would be created twice.
+        bench.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "10"
         bench.script("train.py", SCRIPT)
         go = bench.signal_ready("go")
         table = bench.experiment(
@@ -45,7 +46,7 @@ def test_a_link_that_stalls_and_refuses_in_mid_run(
             f"{name},1,,,cpu,,none,train.py,\n"
         )
         runner = bench.start(str(table))
-        wait_until(lambda: (bench.home / "radt.db").exists(), "the store is there")
+        wait_until(lambda: has_store(bench.home), "the store is there")
         wait_until(lambda: [run for run in bench.reader.runs() if run.mlflow_run_id], "created")
         wait_until(lambda: [run for run in bench.reader.runs() if run.started_ns], "started")
         link.stall()

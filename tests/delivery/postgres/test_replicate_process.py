@@ -178,16 +178,17 @@ def test_a_server_that_is_down_costs_nothing_and_floods_no_log(
         runs = add_runs(writer, 2)
         process = processes.start(store, through(database, postgres.port, link))
         wait_until(lambda: problem_of(store), "the problem is written down")
+        wait_until(lambda: "cannot be reached" in log_text(), "and said then")
         attempts = log_text().count("cannot be reached")
         for _ in range(30):
             grow(runs)
             processes.poke(process)
         link.pass_through()
         wait_same(store, database)
+        processes.finish(process)  # that there is no problem any more is noted after the rest
         assert attempts == 1
         assert log_text().count("cannot be reached") == 1
         assert problem_of(store) == ""
-        processes.finish(process)
 
 
 def test_nobody_reads_the_password(

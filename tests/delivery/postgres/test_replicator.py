@@ -146,10 +146,10 @@ def test_a_link_that_stalls_holds_nobody_up_for_good(
     replicators: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("radt.delivery.postgres.remote._PATIENCE_S", 0.3)
     (run,) = add_runs(writer)
     replicator = replicators(by_link)
-    replicator.turn()
+    replicator.turn()  # with all the patience that it may need
+    monkeypatch.setattr("radt.delivery.postgres.remote._PATIENCE_S", 0.3)
     run.record(100)
     link.stall()
     with pytest.raises(StoreError):

@@ -12,7 +12,7 @@ import pytest
 from radt.errors import StoreError
 from radt.store.reader import StoreReader
 from tests.delivery.postgres.conftest import through, wait_same
-from tests.support.bench import Bench, bench_in, wait_until
+from tests.support.bench import Bench, alive, bench_in, wait_until
 from tests.support.links import Link
 from tests.support.postgres import Postgres
 
@@ -77,9 +77,11 @@ def test_a_run_is_in_postgres_while_it_runs_and_wholly_at_its_end(
     radt = bench.start("experiment.csv", "--store-uri", uri, "--quiet")
     wait_until(lambda: points_at(database) > 400, "while it runs")
     for module in ("radt.delivery.postgres", "radt.collector.worker"):
-        before = points_at(database)
-        for process in processes_of(bench, module):
+        killed = processes_of(bench, module)
+        for process in killed:
             process.kill()
+        wait_until(lambda killed=killed: not any(alive(one.pid) for one in killed), "the end of it")
+        before = points_at(database)  # what it had brought itself does not count
         wait_until(lambda before=before: points_at(database) > before, f"after {module}")
     (bench.folder / "go").write_text("on")
     (bench.folder / "go").write_text("on")

@@ -158,9 +158,10 @@ def run(state: dict, words: list[str]) -> None:
         fail(f"exec: {command[0]}: {error.strerror}", 127)
     shown["pid"] = child.pid
     (CONTAINERS / f"{name}~").write_text(json.dumps(shown))
-    (CONTAINERS / f"{name}~").rename(CONTAINERS / f"{name}.json")  # whole or not there
+    # Before anybody can know of the container, and send a signal.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: kill(child.pid, received))
+    (CONTAINERS / f"{name}~").rename(CONTAINERS / f"{name}.json")  # whole or not there
     code = child.wait()
     if "--rm" in options:
         (CONTAINERS / f"{name}.json").rename(CONTAINERS / f"{name}.ended")
