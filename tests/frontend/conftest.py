@@ -457,10 +457,14 @@ def site(_site: tuple[Site, WSGIApplication], front: Front) -> Iterator[Site]:
         yield made
 
 
+#: A busy machine is no failure.
+PATIENCE_MS = 120_000
+
+
 @pytest.fixture(scope="session")
 def browser(playwright: Playwright) -> Iterator[Browser]:
     """Debian's chromium, without a window."""
-    expect.set_options(timeout=120_000)  # a busy machine is no failure
+    expect.set_options(timeout=PATIENCE_MS)
     launched = playwright.chromium.launch(
         executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
     )
@@ -495,6 +499,12 @@ class Watched:
             self.errors.append(message.text)
 
 
+def patient(page: Page) -> Page:
+    """Have a page wait as long as `expect` does: by itself it gives up after half a minute."""
+    page.set_default_timeout(PATIENCE_MS)
+    return page
+
+
 class Tab:
     """The browser page of a worker's tests, one after the other.
 
@@ -509,8 +519,7 @@ class Tab:
     @property
     def page(self) -> Page:
         if self._page is None:
-            self._page = self._browser.new_context(viewport=VIEWPORT).new_page()
-            self._page.set_default_timeout(120_000)
+            self._page = patient(self._browser.new_context(viewport=VIEWPORT).new_page())
         return self._page
 
     def clear(self, front: Front) -> None:

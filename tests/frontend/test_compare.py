@@ -24,6 +24,7 @@ from tests.frontend.compare_support import (
     traces,
     x_range,
 )
+from tests.frontend.conftest import patient
 
 RSS = "process.memory.rss"
 
@@ -274,7 +275,7 @@ def test_back_leads_back_to_the_same_charts(site, watched, wait_until):
 def test_two_browsers_do_not_disturb_each_other(site, watched, wait_until, browser):
     url = site.url
     open_page(watched, url)
-    other = browser.new_page()
+    other = patient(browser.new_page())
     other.goto(f"{url}/compare?level=workload&c=accuracy")
     expect(other.locator(CARDS)).to_have_count(1)
     expect(other.locator(".main-svg").first).to_be_visible()

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from docs.generator.__main__ import build
+from tests.frontend.conftest import patient
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def test_pages_and_search_ask_no_machine_for_anything(browser: Browser, index: s
     context = browser.new_context()
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
-    page: Page = context.new_page()
+    page: Page = patient(context.new_page())
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(index)

@@ -19,14 +19,26 @@ from radt.frontend.auth import Access
 from radt.frontend.export import renderer as rendering
 from radt.frontend.export import routes as data
 from radt.frontend.view import View
-from tests.frontend.conftest import Demo, Serve, Site, Watched, shown
+from tests.frontend.conftest import Demo, Serve, Site, Watched, patient, shown
 
 ADDRESS = "/compare?s=quickstart&c=loss;log=1&c=process.memory.rss&level=workload&t.barrier=5,30"
 
 
+#: Keeps what the page says: good news stays for four seconds only.
+NOTING = """() => {
+  if (window.noted) return;
+  window.noted = [];
+  new MutationObserver((changes) => {
+    for (const one of changes.flatMap((change) => [...change.addedNodes]))
+      if (one.classList?.contains("share-note")) window.noted.push(one.textContent);
+  }).observe(document.body, { childList: true });
+}"""
+
+
 def ready(page: Page) -> None:
-    """The charts are drawn."""
+    """The charts are drawn; from now on, what the page says is noted."""
     shown(page, "#charts .card .js-plotly-plot .scatterlayer")
+    page.evaluate(NOTING)
 
 
 def choose(page: Page, subject: str, item: str) -> None:
@@ -42,18 +54,16 @@ def download(page: Page, subject: str, item: str) -> Download:
     return coming.value
 
 
-def note(page: Page) -> str:
-    """What the page says became of it."""
-    box = page.locator(".share-note")
-    expect(box).to_be_visible()
-    return box.inner_text()
+def said(page: Page, words: str) -> None:
+    """Wait until the page has said what became of it."""
+    page.wait_for_function("words => window.noted.some((one) => one.includes(words))", arg=words)
 
 
 @pytest.fixture
 def other(browser: Browser) -> Iterator[Page]:
     """Somebody else's browser."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    yield context.new_page()
+    yield patient(context.new_page())
     context.close()
 
 
@@ -90,7 +100,7 @@ def test_a_view_travels_in_a_file(
     assert View.from_query(urlsplit(other.url).query) == View.from_query(
         urlsplit(address + ADDRESS).query
     )
-    assert "is open" in note(other)
+    said(other, "is open")
     other.go_back()
     other.wait_for_function("location.search.includes('accuracy')")
     assert not watched.errors
@@ -132,7 +142,7 @@ def test_a_link_is_copied_and_opens_the_same(
     ready(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     choose(page, "page", "Copy link")
-    assert "Link copied" in note(page)
+    said(page, "Link copied")
     link = str(page.evaluate("navigator.clipboard.readText()"))
     assert link.startswith(address + "/compare?s=quickstart")
     assert token not in link
@@ -146,7 +156,7 @@ def test_a_link_is_copied_and_opens_the_same(
         "process.memory.rss",
     ]
     choose(page, "1", "Copy as Python")
-    expect(page.locator(".share-note")).to_contain_text("Python copied")
+    said(page, "Python copied")
     code = str(page.evaluate("navigator.clipboard.readText()"))
     assert "metrics=['accuracy']" in code
     compile(code, "copied", "exec")
@@ -154,7 +164,7 @@ def test_a_link_is_copied_and_opens_the_same(
 
 def test_where_browsers_have_no_clipboard_the_text_is_shown(site: Site, watched: Watched) -> None:
     """As over plain HTTP."""
-    page = watched.page.context.new_page()
+    page = patient(watched.page.context.new_page())
     page.add_init_script(
         "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
         "document.execCommand = () => false;"
@@ -181,7 +191,7 @@ def test_files_are_those_of_what_is_shown(site: Site, watched: Watched, tmp_path
     assert every.suggested_filename == "radt-quickstart-process.memory.rss-samples.parquet"
     every.save_as(tmp_path / "every.parquet")
     assert set(pd.read_parquet(tmp_path / "every.parquet")["metric"]) == {"process.memory.rss"}
-    assert "samples are being downloaded" in note(page)
+    said(page, "samples are being downloaded")
     picture = download(page, "0", "Picture as SVG")
     assert picture.suggested_filename == "radt-quickstart-loss.svg"
     picture.save_as(tmp_path / "loss.svg")
@@ -204,7 +214,8 @@ def test_without_kaleido_the_browser_helps_itself(
         own.save_as(tmp_path / own.suggested_filename)
         assert (tmp_path / own.suggested_filename).read_bytes().startswith(start)
         assert own.suggested_filename.startswith("radt-quickstart-loss.")
-        assert 'pip install "radt[export]"' in note(page)
+        # Until the file is there, the page says that it is drawn.
+        expect(page.locator(".share-note")).to_contain_text('pip install "radt[export]"')
     page.locator(".share-note").get_by_label("Close").click()
     choose(page, "page", "Picture as PDF")
     expect(page.locator(".share-note")).to_contain_text('pip install "radt[export]"')

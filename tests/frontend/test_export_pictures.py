@@ -230,10 +230,12 @@ def test_an_idle_browser_is_ended(
 ) -> None:
     """No process and no file stays; the next one is started when a picture is wanted."""
     monkeypatch.setenv("RADT_TEST_RENDERER", "idle")
-    renderer = Renderer(idle_s=0.2)
+    renderer = Renderer()
     renderer.draw(plain())
     worker = renderer._worker
     assert worker is not None
+    renderer._idle_s = 0.2  # from the next picture on: with it the worker may be gone at once
+    renderer.draw(plain())
     wait_until(lambda: not chrome_processes("idle"), "the browser has ended")
     wait_until(lambda: renderer._worker is None, "it is noticed")
     assert not Path(worker.folder).exists()

@@ -18,7 +18,7 @@ from radt.render.files import ReportFormat, rendered
 from radt.render.numbers import INTERVAL_NOTE
 from radt.render.report_content import Content
 from radt.store.reader import StoreReader
-from tests.frontend.conftest import shown
+from tests.frontend.conftest import patient, shown
 from tests.frontend.report_support import Planted, Study
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -244,7 +244,7 @@ def test_a_report_as_a_file_needs_nothing_but_itself(
     content = content_of(study)
     file.write_text(rendered(content, ReportFormat.HTML))
     context = browser.new_context(viewport={"width": 900, "height": 900}, offline=True)
-    page = context.new_page()
+    page = patient(context.new_page())
     met: list[str] = []
     page.on("console", lambda message: met.append(message.text))
     page.on("request", lambda request: met.append(request.url))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 
 import pytest
 
 from radt.errors import StoreError
+from radt.frontend.data import source as sources
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.source import Source, Stretch
@@ -40,7 +42,9 @@ def test_dear_reads_put_the_next_revision_off(demo, source):
     assert source.revision() == before
 
 
-def test_samples_of_ended_runs_are_kept_over_revisions(demo, source):
+def test_samples_of_ended_runs_are_kept_over_revisions(demo, source, monkeypatch):
+    # They are read again with every new minute, which may begin at any moment.
+    monkeypatch.setattr(sources, "_ENDED_RECHECK_S", math.inf)
     demo.quickstart()
     source.revision()
     stretch = Stretch(source.reader.series([demo.run_ids["solo a"]])[0])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_nothing_is_looked_at_before_somebody_asks_and_not_more_often_than_it_ma
     looked = []
     probe = Probe("x", lambda: looked.append(1) or len(looked), 3600)
     assert looked == []
-    assert probe.look(10).value == 1
+    assert probe.look(180).value == 1
     assert probe.look().value == 1
     assert looked == [1]
 
@@ -67,14 +68,15 @@ def test_what_hangs_holds_one_thread_and_nobody_else(monkeypatch, wait_until):
             hang.wait()
         return len(looked)
 
-    probe = Probe("x", read, 0.0)
-    assert probe.look(10).value == 1
+    probe = Probe("hung", read, 0.0)
+    assert probe.look(180).value == 1
     wait_until(lambda: probe.look() and len(looked) == 2, "the second look")
-    before = threading.active_count()
     for _ in range(20):
-        reading = probe.look(10)  # what is known needs no waiting for
+        reading = probe.look(180)  # what is known needs no waiting for
         assert (reading.value, reading.is_late) == (1, True)
-    assert (len(looked), threading.active_count()) == (2, before)
+    # Its own only: threads of other tests may end meanwhile.
+    mine = [thread for thread in threading.enumerate() if thread.name == "system-hung"]
+    assert (len(looked), len(mine)) == (2, 1)
     hang.set()
     wait_until(lambda: probe.look().value > 1, "the answer")
 
@@ -89,7 +91,7 @@ def test_what_fails_is_said_and_tried_again(caplog, wait_until):
         return "there"
 
     probe = Probe("the thing", read, 0.0)
-    known = probe.look(10)
+    known = probe.look(180)
     assert (known.value, known.error.message, known.error.remedy) == (None, "away", "Wait")
     with caplog.at_level(logging.ERROR):
         wait_until(lambda: "ValueError" in str(probe.look().error), "the second")
@@ -210,7 +212,8 @@ def collector():
     client.close()
     for lock in (guardian_lock(), worker_lock()):
         if (pid := lock.holder()) is not None:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ends with its guardian
+                os.kill(pid, signal.SIGKILL)
         lock.close()
 
 
@@ -218,7 +221,8 @@ def test_no_collector_is_how_it_is_while_nothing_is_recorded():
     assert CollectorWatch().read() == NoCollector()
 
 
-def test_a_collector_says_what_it_costs(collector):
+def test_a_collector_says_what_it_costs(collector, monkeypatch):
+    monkeypatch.setattr(probes, "_CONNECT_S", 180.0)  # a busy machine is no failure
     watch = CollectorWatch()
     first = watch.read()
     assert isinstance(first, Collector)

@@ -32,6 +32,15 @@ def drawn(page: Page, resource: str) -> None:
     page.wait_for_selector(f"[data-strip={resource}] .scatterlayer .trace", state="attached")
 
 
+def all_drawn(page: Page) -> None:
+    """Wait until the timeline and every strip have theirs: each comes with an answer of its own,
+    and the timeline moves what is below it."""
+    page.wait_for_function(
+        """() => [...document.querySelectorAll("#workload-time .dash-graph")]
+          .every((graph) => graph.querySelector(".js-plotly-plot")?.data?.length)"""
+    )
+
+
 def fact(page: Page, name: str):
     return page.locator(f"[data-fact={name}] dd")
 
@@ -66,6 +75,7 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     expect(outcomes.nth(2)).to_contain_text("OOM")
     expect(outcomes.nth(2)).to_contain_text("CUDA ran out of memory at 38.9 of 39.6 GB")
     drawn(page, "gpu-power")
+    all_drawn(page)
     expect(page.locator("[data-strip=gpu-power] .workload-legend")).to_contain_text("estimated")
     assert len(bars(page, 0)["base"]) == 3
     assert bars(page, 2)["base"][:3] == pytest.approx([1.0, 7.3, 13.6])
@@ -85,6 +95,7 @@ def test_a_zoom_is_shared_by_all_rows_and_the_address_and_goes_away(bench, serve
     page = watched.page
     page.goto(f"{serve()}/workload?w={workload_id}")
     drawn(page, "cpu")
+    all_drawn(page)
     box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
     assert box is not None
     y = box["y"] + 40
@@ -119,6 +130,7 @@ def test_presses_count_from_each_other_and_not_from_what_is_drawn(bench, serve, 
     page = watched.page
     page.goto(f"{serve()}/workload?w={workload_id}")
     drawn(page, "cpu")
+    all_drawn(page)
     shown = """() => {
       const axis = document.querySelector("#workload-time .js-plotly-plot").layout.xaxis;
       return axis.range[1] - axis.range[0];
@@ -249,6 +261,14 @@ def test_a_run_that_never_started_and_one_without_listeners_have_a_page(bench, s
 TRAIN = """
 import time
 import radt
+from radt.store.reader import StoreReader
+
+def is_seen(run_id):
+    with StoreReader("radt-data/radt.db") as reader:
+        counts = reader.point_counts(run_id)
+        cpu = [s for s in reader.series([run_id]) if s.metric == "process.cpu.utilization"]
+        return any(counts.get(one.series_no) for one in cpu)
+
 with radt.Run() as run:
     for number in run.epochs(3):
         until = time.monotonic() + 0.5
@@ -258,6 +278,8 @@ with radt.Run() as run:
             time.sleep(0.05)
         print(f"epoch {number} done", flush=True)
         run.log_metric("loss", 1 / (number + 1))
+    while not is_seen(run.id):  # the collector may have been held up all the while
+        time.sleep(0.05)
 """
 
 
@@ -289,6 +311,7 @@ def test_a_real_workload_of_two_scripts(folder, serve, watched):
 
     expect(fact(page, "status")).to_have_text("2 finished")
     drawn(page, "cpu")
+    all_drawn(page)
     with StoreReader(folder.home / "radt.db") as reader:
         (workload,) = reader.workloads("real")
         runs = reader.runs(workload_id=workload.workload_id)

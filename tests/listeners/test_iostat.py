@@ -270,6 +270,7 @@ def test_who_is_new() -> None:
     now = boot_ticks(time.monotonic_ns())
     lineage.look({2: _stat(2, 1, 5), 3: _stat(3, 2, now), 4: _stat(4, 1, 5)})
     assert lineage.fresh == {3}, "4 is older than the last look"
+    now = boot_ticks(time.monotonic_ns())  # not of before the last look, which may be long ago
     lineage.look({2: _stat(2, 1, started_ticks=now + 1)})
     assert lineage.fresh == {2}, "another one of the same number"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench import RADT, Bench, stop_collectors, wait_until
+from tests.support.bench import RADT, Bench, has_store, stop_collectors, wait_until
 
 _PLUGINS = Path(__file__).parents[1] / "plugins"
 _EXAMPLE, _BROKEN = "radt-listener-example", "radt-listener-broken"
@@ -116,7 +116,7 @@ while received() <= 3:
 
 
 def _received(bench: Bench, name: str) -> int:
-    if not (bench.home / "radt.db").exists():
+    if not has_store(bench.home):
         return 0
     runs = [run.run_id for run in bench.reader.runs() if run.name.split()[0] == name]
     return sum(row.received for row in bench.reader.ledger(runs)) if runs else 0

@@ -24,6 +24,7 @@ from radt.store.records import (
 from radt.store.writer import StoreWriter
 
 #: Appends a few points at a time, so that they are merged over and over; counts in its values.
+#: Now and then it waits for a line, so that a reader that is held up sees it under way.
 WRITES = """\
 import sys
 import numpy as np
@@ -40,6 +41,8 @@ with StoreWriter(path) as writer:
         first += 7
         if first % 700 == 0:
             writer.seal(run_id)
+        if first % 1400 == 0:
+            sys.stdin.readline()
 """
 #: Merges all there is, and waits to be killed before it commits.
 MERGES = """\
@@ -72,7 +75,12 @@ def test_a_reader_sees_every_point_once_while_chunks_are_merged(
     counting: Path, run_id: str
 ) -> None:
     total = 7000
-    process = subprocess.Popen([sys.executable, "-c", WRITES, str(counting), run_id, str(total)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITES, str(counting), run_id, str(total)],
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
     seen, followed, looks = 0, [], 0
     with closing(StoreReader(counting)) as reader:
         while seen < total:
@@ -87,10 +95,14 @@ def test_a_reader_sees_every_point_once_while_chunks_are_merged(
                 assert summary.mean == pytest.approx((summary.count - 1) / 2)
             followed += reader.points_after(run_id, 0, len(followed), 333).values.tolist()
             looks += len(values) > seen
+            if len(values) > seen and len(values) % 1400 == 0:
+                process.stdin.write("\n")
+                process.stdin.flush()
             seen = len(values)
         while len(followed) < total:
             followed += reader.points_after(run_id, 0, len(followed), 333).values.tolist()
-    assert process.wait(180) == 0
+    process.communicate(timeout=180)
+    assert process.returncode == 0
     assert followed == list(range(total))
     assert looks > 3
 
