@@ -153,7 +153,8 @@ class Deliverer:
             waiting = self._news and self._process is None and not self._closing
             if waiting and now_s >= self._start_at_s:
                 self._start(now_s)
-                self._news = False
+            if self._process is not None and self._process.stdin is not None:
+                self._news = False  # it looks a last time at the end of its input
             self._closing = True
             self._end_input()
 
@@ -201,6 +202,11 @@ class Deliverer:
         expected = self._process is not None and self._process.stdin is None
         self._end_input()
         self._process = None
+        if self._closing and self._news:  # what came after the end of its input
+            self._start(now_s)
+            self._news = False
+            self._end_input()
+            return
         if expected or self._closing:
             return
         self._have_news()  # whatever it had not delivered yet

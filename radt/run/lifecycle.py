@@ -193,21 +193,23 @@ def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
 
 
 def _open(target: Target, options: RunOptions) -> ActiveRun:
-    mlflow = MlflowPassthrough(target)
     if target.part is Part.NONE:
-        return ActiveRun(target, NullJournal(), mlflow)
+        return ActiveRun(target, NullJournal(), MlflowPassthrough(target))
     if target.part is Part.MEMBER:
         journal = _joined_journal(target)
         journal.open()
         if os.environ.pop(OWN_TOTALS_VARIABLE, ""):  # its children are among its accounts
             _state.usage = own_usage()
-        return ActiveRun(target, journal, mlflow, usage=_state.usage)
+        return ActiveRun(target, journal, MlflowPassthrough(target), usage=_state.usage)
     _state.owned += 1
     if _state.owned == 1:
         atexit.register(_end_at_exit)
     session = _begin(target, options) if target.part is Part.OWNER else None
     # A journal that nobody could tell the run of would stay for ever.
     lost = target.part is Part.OWNER and (session is None or session.lost)
+    mlflow = MlflowPassthrough(target)
+    if session is not None:
+        mlflow = MlflowPassthrough(target, lambda: session.recording)
     active = ActiveRun(target, NullJournal() if lost else _journal(target), mlflow, session=session)
     active.journal.open()
     _set_environment(active)

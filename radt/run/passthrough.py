@@ -112,10 +112,18 @@ _known_ids: dict[str, str] = {}
 
 
 class MlflowPassthrough:
-    """MLflow as seen from one run; loads it with the first use."""
+    """MLflow as seen from one run; loads it with the first use.
 
-    def __init__(self, target: Target) -> None:
+    Args:
+        wait_for_collector: Returns when it is known whether a collector has the run: before, its
+            store need not exist.
+    """
+
+    def __init__(
+        self, target: Target, wait_for_collector: Callable[[], object] = lambda: None
+    ) -> None:
         self._target = target
+        self._wait_for_collector = wait_for_collector
         self._bound: ModuleType | None = None
         self._failed = False
         self._why = "it has no MLflow run"
@@ -188,6 +196,7 @@ class MlflowPassthrough:
     def find_run_id(self) -> str | None:
         """Return MLflow's id of the run, once MLflow has the run; None if it never will."""
         if self.run_id is None and not self._failed:
+            self._wait_for_collector()
             record = wait_for_mlflow(self._target)
             if record is None or not record.mlflow_run_id:
                 self._failed = True

@@ -93,6 +93,16 @@ def test_another_environment_needs_another_process(recorded: Recorded) -> None:
     deliverer.kill()
 
 
+def test_news_for_the_next_process_are_brought_though_it_is_closed(recorded: Recorded) -> None:
+    deliverer = recorded.deliverer
+    deliverer.ensure({})
+    wait_for(lambda: "news" in recorded.lines)
+    deliverer.ensure({"MLFLOW_X": "1"})  # for that the first one has to end
+    deliverer.close()
+    wait_for(lambda: deliverer.check() or deliverer.gone)
+    assert recorded.lines[-2:] == ["start http://u:pw@host 1", "end"]
+
+
 def test_one_that_does_not_read_does_not_hold_up_the_collector(tmp_path: Path) -> None:
     @dataclass(frozen=True, slots=True)
     class Deaf(Destination):

@@ -10,7 +10,7 @@ import pytest
 
 from radt.model import SOFTWARE, RunStatus
 from radt.store.records import LedgerRecord
-from tests.support.bench import Bench, has_store, wait_until
+from tests.support.bench import Bench, wait_until
 from tests.support.disk import SmallDisk
 from tests.support.power import check_store
 
@@ -75,29 +75,17 @@ def trained(bench: Bench, small_disk: SmallDisk, tmp_path: Path) -> Trained:
     return Trained(bench, small_disk, tmp_path)
 
 
-def said_until(text: str, runner: subprocess.Popen[str]) -> str:
-    """Return what a runner says, up to the line with that text."""
-    assert runner.stdout is not None
-    said = ""
-    while text not in said:
-        line = runner.stdout.readline()
-        assert line, said
-        said += line
-    return said
-
-
 @pytest.mark.mlflow
 def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
-    wait_until(lambda: has_store(bench.home), "the store is there")
+    wait_until(bench.home.joinpath("radt.db").exists, "the store is there")
     wait_until(lambda: bench.reader.runs() and trained.recorded("loss") > 0, "it is recorded")
     before = trained.path.read_bytes()
     disk.fill()
     wait_until(
         lambda: "no room left" in bench.radt("status", trained.path.name).stdout, "it is said"
     )
-    output = said_until("training continues", runner)  # it looks every few seconds
     trained.log_more_than_the_journal_holds()
     assert runner.poll() is None
     assert trained.path.read_bytes() == before
@@ -109,9 +97,8 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
         lambda: "no room left" not in bench.radt("status", trained.path.name).stdout, "as is this"
     )
     trained.stop.touch()
-    assert runner.stdout is not None
-    output += runner.stdout.read()
-    assert runner.wait(180) == 0, output
+    output, _ = runner.communicate(timeout=180)
+    assert runner.returncode == 0, output
     assert "training continues, but there is no room left for the store" in output
     assert "recording continues; `radt report` counts lost samples" in output
     assert "not everything that the script logs is recorded" in output
@@ -144,7 +131,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
 def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
-    wait_until(lambda: has_store(bench.home), "the store is there")
+    wait_until(bench.home.joinpath("radt.db").exists, "the store is there")
     wait_until(lambda: bench.reader.runs() and trained.recorded("loss") > 0, "it is recorded")
     before = trained.path.read_bytes()
     disk.fill()

@@ -13,6 +13,18 @@ NOT_LOADED = "import sys; assert 'mlflow' not in sys.modules\n"
 
 
 @pytest.mark.mlflow
+def test_functions_of_mlflow_wait_for_a_collector_that_starts(alone: Alone) -> None:
+    alone.run(
+        "import mlflow, radt\n"  # importing it takes longer than a collector's start
+        "with radt.Run(listeners='none') as run:\n"
+        "    run.log_dict({'a': 1}, 'a.json')\n"
+    )
+    (record,) = alone.reader.runs()
+    files = MlflowClient(record.tracking_uri).list_artifacts(str(record.mlflow_run_id))
+    assert "a.json" in {file.path for file in files}
+
+
+@pytest.mark.mlflow
 def test_alone_both_ways_lead_to_the_same_run(alone: Alone) -> None:
     alone.run(
         "import radt, sys\n"
