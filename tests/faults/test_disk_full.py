@@ -10,7 +10,7 @@ import pytest
 
 from radt.model import SOFTWARE, RunStatus
 from radt.store.records import LedgerRecord
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import Bench, has_store, wait_until
 from tests.support.disk import SmallDisk
 from tests.support.power import check_store
 
@@ -79,7 +79,7 @@ def trained(bench: Bench, small_disk: SmallDisk, tmp_path: Path) -> Trained:
 def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
-    wait_until(bench.home.joinpath("radt.db").exists, "the store is there")
+    wait_until(lambda: has_store(bench.home), "the store is there")
     wait_until(lambda: bench.reader.runs() and trained.recorded("loss") > 0, "it is recorded")
     before = trained.path.read_bytes()
     disk.fill()
@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
 def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
-    wait_until(bench.home.joinpath("radt.db").exists, "the store is there")
+    wait_until(lambda: has_store(bench.home), "the store is there")
     wait_until(lambda: bench.reader.runs() and trained.recorded("loss") > 0, "it is recorded")
     before = trained.path.read_bytes()
     disk.fill()
