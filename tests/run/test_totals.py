@@ -186,7 +186,8 @@ def test_of_a_killed_script_there_is_a_lower_bound(alone: Alone) -> None:
     training.wait()
     wait_until(lambda: alone.reader.run(run_id).status.ended, "its end is in the store")
     totals = radt.totals(run_id, home=alone.home)
-    assert 2 <= totals["cpu_time_s_at_least"] < 2.5
+    # The kernel counts in ticks of 10 ms.
+    assert 1.9 < totals["cpu_time_s_at_least"] < 2.5
     assert totals["rss_peak_bytes_at_least"] > 60_000_000
     assert "io_written_bytes_at_least" in totals
     assert not {"cpu_time_s", "rss_peak_bytes", "io_written_bytes"} & totals.keys()
