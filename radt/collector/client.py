@@ -187,10 +187,10 @@ class CollectorClient:
         return [str(warning) for warning in answer["warnings"]]
 
     def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
-        """Have the store get the rows of a runner's runs; return the runs' names.
+        """Write the rows of runs that the caller will start in one store, and return their names.
 
         Raises:
-            CollectorError: They may be in the store or not; writing them again does no harm.
+            CollectorError: The store may have the rows or not; the caller may write them again.
         """
         request = {"runs": [run.to_json() for run in runs]}
         answer = self._ask(Op.RECORD, request, patience_s=_ROWS_TIMEOUT_S)

@@ -73,7 +73,7 @@ class Service:
     # Requests --------------------------------------------------------------------------------
 
     def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
-        """Write the rows of a runner's runs, which are all of one store; return the runs' names.
+        """Write the rows of runs that a runner will start in one store, and return their names.
 
         Raises:
             StoreError: The store cannot be written; it has none of them.

@@ -88,7 +88,8 @@ class Session:
     """See the module's text. ``shown_warnings`` are not shown a second time.
 
     ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
-    The store is opened when it is first used (`radt.store.peek` says why).
+    ``was_settled`` says that all runs in the store had ended when the session began. The store is
+    opened when it is first used (`radt.store.peek` says why).
     """
 
     home: Home
@@ -100,13 +101,13 @@ class Session:
     machine: Machine
     start_options: str
     presence: Presence
+    was_settled: bool
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    @property
-    def writer(self) -> StoreWriter:
-        """Return the store, to be written.
+    def open(self) -> StoreWriter:
+        """Open the store, if that has not happened yet.
 
         Raises:
             StoreError: It cannot be opened.
@@ -115,19 +116,20 @@ class Session:
             return self._writer
 
     @property
+    def writer(self) -> StoreWriter:
+        """Return the store, to be written."""
+        return self.open()
+
+    @property
     def reader(self) -> StoreReader:
         """Return the store, to be read."""
         with self._opening:
             return self._reader
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether the store was opened to be written."""
-        return "_writer" in vars(self)
-
     def close(self) -> None:
-        """Close the store."""
-        if self.is_open:
+        """Close the store and the connection to the collector."""
+        self.client.close()
+        if "_writer" in vars(self):
             self._writer.close()
 
     @cached_property
@@ -177,16 +179,16 @@ def open_session(
         machine=machine,
         start_options=start_options,
         presence=presence,
+        was_settled=is_settled(home.store_path),
     )
     with closing(session):
-        if not is_settled(home.store_path):
-            session.writer  # noqa: B018 - a store that cannot be opened is known before all else
+        if not session.was_settled:
+            session.open()  # so that a store that cannot be opened is known before all else
         try:
             session.client.reach()
         except CollectorError as error:
             presence.note(error)
-        with closing(session.client):
-            yield session
+        yield session
 
 
 #: How long the end of a workload waits for what is still to be reported.

@@ -45,8 +45,9 @@ def recover(
     for row in lost:
         if row.run_id:
             _end_orphan(session, row.run_id)
-    for run_id in _recorded_and_no_more(session) if session.is_open else ():
-        _end_orphan(session, run_id)
+    if not session.was_settled:
+        for run_id in _recorded_and_no_more(session):
+            _end_orphan(session, run_id)
     if statuses is None:
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)

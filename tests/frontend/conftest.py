@@ -457,7 +457,7 @@ def site(_site: tuple[Site, WSGIApplication], front: Front) -> Iterator[Site]:
         yield made
 
 
-#: A busy machine is no failure.
+#: On a busy machine, a page may take this long.
 PATIENCE_MS = 120_000
 
 

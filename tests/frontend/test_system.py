@@ -222,7 +222,7 @@ def test_no_collector_is_how_it_is_while_nothing_is_recorded():
 
 
 def test_a_collector_says_what_it_costs(collector, monkeypatch):
-    monkeypatch.setattr(probes, "_CONNECT_S", 180.0)  # a busy machine is no failure
+    monkeypatch.setattr(probes, "_CONNECT_S", 180.0)  # a busy machine may take this long
     watch = CollectorWatch()
     first = watch.read()
     assert isinstance(first, Collector)

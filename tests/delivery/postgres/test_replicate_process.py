@@ -185,7 +185,7 @@ def test_a_server_that_is_down_costs_nothing_and_floods_no_log(
             processes.poke(process)
         link.pass_through()
         wait_same(store, database)
-        processes.finish(process)  # that there is no problem any more is noted after the rest
+        processes.finish(process)  # it removes the problem last
         assert attempts == 1
         assert log_text().count("cannot be reached") == 1
         assert problem_of(store) == ""

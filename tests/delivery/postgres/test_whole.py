@@ -81,7 +81,7 @@ def test_a_run_is_in_postgres_while_it_runs_and_wholly_at_its_end(
         for process in killed:
             process.kill()
         wait_until(lambda killed=killed: not any(alive(one.pid) for one in killed), "the end of it")
-        before = points_at(database)  # what it had brought itself does not count
+        before = points_at(database)  # points that it uploaded itself do not count
         wait_until(lambda before=before: points_at(database) > before, f"after {module}")
     (bench.folder / "go").write_text("on")
     (bench.folder / "go").write_text("on")
