@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from benchmarks.peers import peer_python
@@ -181,12 +181,9 @@ def measure(
     contender: Contender, folder: Path, script: str, rows: int, count: int, bare_s: float
 ) -> list[Launch]:
     """Return several launches, with their CPU time minus that of the bare scripts."""
-    found = [launch(contender, folder, script, rows) for _ in range(count)]
+    launches = [launch(contender, folder, script, rows) for _ in range(count)]
     own_s = WORKLOADS * rows * bare_s
-    return [
-        Launch(one.whole_s, one.between_s, one.skew_s, one.block_skew_s, one.cpu_s - own_s)
-        for one in found
-    ]
+    return [replace(one, cpu_s=one.cpu_s - own_s) for one in launches]
 
 
 def _text(launches: Sequence[Launch], value: Callable[[Launch], float]) -> str:

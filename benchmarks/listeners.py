@@ -165,8 +165,8 @@ def main() -> None:
         print(cost(contender, args.runs, args.seconds), flush=True)
     if args.pairs:
         print(f"\n{'slowdown':22}{'computing':>22}{'writing':>22}")
-        for contender in (None, *(one for one in chosen if one.name != _DELIVERING)):
-            _print_slowdowns(contender, args.pairs)
+        for compared in (None, *(one for one in chosen if one.name != _DELIVERING)):
+            _print_slowdowns(compared, args.pairs)
     print(f"\nload {os.getloadavg()[0]:.1f}")
 
 

@@ -31,7 +31,7 @@ def observed(observer: str) -> Iterator[None]:
         with mlflow.start_run(log_system_metrics=True):
             yield
     else:
-        from radt.run.benchmark import RADTBenchmark
+        from radt.run import RADTBenchmark
 
         with RADTBenchmark():
             yield

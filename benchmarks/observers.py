@@ -59,7 +59,7 @@ class Observed:
 
     def start(self, kind: str, count: int) -> None:
         """Start ``count`` scripts of a kind at once, and wait until they are running."""
-        environments = [os.environ | self.env | self._of_run(n) for n in range(count)]
+        environments = [{**os.environ, **self.env, **self._of_run(n)} for n in range(count)]
         self.scripts = [
             subprocess.Popen(
                 [self.python, SCRIPT, self.observer, kind, self.folder],
@@ -131,7 +131,12 @@ class Radt(Observed):
                 writer.put_run(run)
                 warnings = self._client.register(
                     Registration(
-                        run_id, str(home.store_path), spool, uri, self.listeners, self.devices
+                        run_id,
+                        str(home.store_path),
+                        spool,
+                        tracking_uri=uri,
+                        listeners=self.listeners,
+                        devices=self.devices,
                     )
                 )
         for warning in warnings:

@@ -72,7 +72,7 @@ def _ingest(places: Places, kind: Kind, data: list[Samples]) -> Ingested:
 
 
 def _table(kind: Kind, ours: Ingested, others: dict[str, Ingested]) -> Table:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, one in {"radt": ours, **others}.items():
         rows.append(
             (

@@ -30,7 +30,7 @@ LISTENERS = ("smi", "top")
 
 def main() -> None:
     """Write at the pace of a collector."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", type=Path)
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--series", type=int, default=60)
