@@ -24,6 +24,7 @@
     ├── JournalError            a journal file is invalid
     ├── TrackingError           MLflow refused or could not be reached
     ├── SourceError             files to import cannot be read
+    ├── LoaderError             a loader of radt.loaders cannot give its next batch
     ├── ArchiveError            the archive of a run cannot be read, or is incomplete
     └── StackError              compose.yaml or one of its servers cannot be set up
 
@@ -215,6 +216,10 @@ class TrackingError(RadtError):
 
 class SourceError(RadtError):
     """Files to import cannot be read, or differ from their earlier import."""
+
+
+class LoaderError(RadtError):
+    """A loader of `radt.loaders` cannot give its next batch: its data, its server or its state failed."""
 
 
 class ArchiveError(RadtError):

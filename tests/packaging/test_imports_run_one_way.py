@@ -64,6 +64,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "store"},
     "integrations": frozenset({"errors", "home", "journal", "run"}),
+    "loaders": frozenset({"errors", "clock", "home", "run", "units"}),
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
     | {"listeners", "analysis", "render"},

@@ -1,0 +1,35 @@
+"""Data loaders that share, resize and repeat data: they need PyTorch, ``pip install 'radt[torch]'``.
+
+Each wraps what a script has and is used in its place; docs/techniques says when each one helps.
+"""
+
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from radt.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from radt.loaders.protocol import Loader
+
+__all__ = ["Loader"]
+
+#: The module of each name; torch is imported with its first use.
+_MODULES = {"Loader": "radt.loaders.protocol"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if find_spec("torch") is None:
+            raise MissingPackageError(
+                "radt.loaders needs PyTorch, which is not installed",
+                "pip install 'radt[torch]'",
+            )
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
