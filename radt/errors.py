@@ -219,7 +219,7 @@ class SourceError(RadtError):
 
 
 class LoaderError(RadtError):
-    """A loader of `radt.loaders` cannot give its next batch: its data, its server or its state failed."""
+    """A loader of `radt.loaders` cannot give its next batch, or cannot go on from a state."""
 
 
 class ArchiveError(RadtError):

@@ -1,4 +1,4 @@
-"""Data loaders that share, resize and repeat data: they need PyTorch, ``pip install 'radt[torch]'``.
+"""Data loaders that share, resize and repeat data; they need PyTorch (``radt[torch]``).
 
 Each wraps what a script has and is used in its place; docs/techniques says when each one helps.
 """

@@ -35,7 +35,7 @@ class Loader(ABC, Generic[Batch]):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: JSON values, from which `load_state_dict` goes on with the next batch."""
+        """Return the position in JSON values; `load_state_dict` goes on with the next batch."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
