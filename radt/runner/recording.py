@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -206,6 +207,12 @@ def problem_of(status: CollectorStatus, home: Home) -> str:
     return next(mine, "")
 
 
+def _load_results() -> None:
+    """Import what the closing table reads results with, so that nobody waits for it at the end."""
+    import_module("radt.analysis.report")
+    import_module("radt.render.report")
+
+
 class Recording:
     """The runner's side of what is recorded of one workload. Use as a context manager.
 
@@ -242,6 +249,7 @@ class Recording:
     def barrier(self, workload_id: str, barrier_monotonic_ns: int, skew_ns: int | None) -> None:
         """All rows of the workload were released."""
         session = self._session
+        self._tasks.put(_load_results)
         if self._in_store:
             self._tasks.put(
                 lambda: session.writer.update_workload(

@@ -126,7 +126,7 @@ def print_closing(
     Args:
         before: The collector's status when the experiment began; None if it did not answer.
     """
-    # Only now: what reads results takes longer to load than a script should wait for its start.
+    # Not at the start, which nobody should wait for; loaded while the rows run (`Recording`).
     from radt.analysis.report import left_out_text, read_report
     from radt.delivery.backlog import backlogs
     from radt.render.report import epochs_hint, summary_table
