@@ -9,7 +9,7 @@ from datetime import datetime
 
 import numpy as np
 
-from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped
+from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped, shortened
 from radt.frontend.data.model import Line
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.theme import FONT, Ink, Scheme
@@ -291,7 +291,7 @@ def end_labels(
             "y": height / plot_px,
             "yanchor": "middle",
             "showarrow": False,
-            "text": escaped(_shortened(line.short)),
+            "text": escaped(shortened(line.short, _LABEL_CHARS)),
             "name": line.key,
             "font": {"size": 11, "color": pen.colour},
         }
@@ -317,7 +317,3 @@ def spread(heights: Sequence[float], gap: float, limit: float) -> list[float]:
             bottom = min(max(0.0, centre - (count - 1) * gap / 2), limit - (count - 1) * gap)
         blocks.append((bottom, count))
     return [bottom + index * gap for bottom, count in blocks for index in range(count)]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"

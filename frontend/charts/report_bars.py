@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Combine, Quantity
-from radt.frontend.charts.traces import Figure, escaped
+from radt.frontend.charts.traces import Figure, escaped, shortened
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.report_model import MAX_BARS, PEAKS, Bar, Size, column_of
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour
@@ -294,7 +294,7 @@ def _room_px(at: Sequence[float], size: Size) -> float:
 
 
 def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top: float) -> Figure:
-    labels = [escaped(_shortened(bar.label)) for bar in bars]
+    labels = [escaped(shortened(bar.label, _LABEL_CHARS)) for bar in bars]
     widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
     room_px = _room_px(at, size)
     slanted = widest_px > room_px
@@ -352,7 +352,3 @@ def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top:
             "fixedrange": True,
         },
     }
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"

@@ -243,3 +243,11 @@ def _hairline(tick: Tick, stroke: str) -> Figure:
 def escaped(text: str) -> str:
     """Escape a name, because Plotly interprets some HTML in texts."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def shortened(text: str, characters: int) -> str:
+    """Leave out the middle of a long name: names that begin alike often differ at their ends."""
+    if len(text) <= characters:
+        return text
+    tail = (characters - 1) * 2 // 3
+    return f"{text[: characters - 1 - tail]}…{text[-tail:]}"

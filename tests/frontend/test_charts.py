@@ -10,6 +10,7 @@ import pytest
 from radt.frontend.charts import timeseries
 from radt.frontend.charts.layout import elapsed_ticks, spread
 from radt.frontend.charts.timeseries import Look
+from radt.frontend.charts.traces import shortened
 from radt.frontend.data.aggregate import Member, combine, grid, on_grid
 from radt.frontend.data.cells import of_points
 from radt.frontend.data.chart_data import chart_data
@@ -267,6 +268,12 @@ def test_names_are_not_read_as_markup(demo, source):
     demo.workload("quickstart", "<b>&x</b>", [demo.run("a", "n", 4.0)])
     figure = timeseries.figure(draw(source, "loss"), Look(Scheme.DARK))
     assert figure["layout"]["annotations"][0]["text"] == "&lt;b&gt;&amp;x&lt;/b&gt;"
+
+
+def test_shortened_names_keep_both_ends():
+    names = ["timm_train lr=0.05 #1", "timm_train lr=0.005 #2"]
+    assert [shortened(name, 14) for name in names] == ["timm_…=0.05 #1", "timm_…0.005 #2"]
+    assert shortened("exactly enough", 14) == "exactly enough"
 
 
 def test_no_graph_offers_to_upload():
