@@ -154,6 +154,7 @@ _HEADINGS = {
     Quantity.SPEED_UP: "Speed-up over serial execution",
     Quantity.SAMPLES_PER_S: "Samples per second",
     Quantity.SAMPLES_PER_S_OF_RUN: "Samples per second per run",
+    Quantity.DATA_WAIT: "Data wait",
     Quantity.CPU: "CPU",
     Quantity.MEMORY: "Memory",
     Quantity.MEMORY_PEAK: "RSS, peak",

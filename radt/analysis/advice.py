@@ -12,6 +12,7 @@ from radt.analysis.advice_facts import Facts
 from radt.analysis.advice_measurements import Measurements, read_measurements
 from radt.analysis.advice_model import Prediction, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy, Predictor, compare
+from radt.analysis.advice_waiting import Waiting, waiting_of
 from radt.analysis.baselines import BaselineKey
 from radt.analysis.memory_fit import DEFAULT_MARGIN
 from radt.store.reader import StoreReader
@@ -42,7 +43,8 @@ class MissingMeasurement:
 class Advice:
     """Advice on an experiment.
 
-    ``needs`` are missing measurements. `is_refused` is true if no prediction has numbers.
+    ``needs`` are missing measurements, ``waiting`` the runs that wait for data. `is_refused` is
+    true if no prediction has numbers.
     """
 
     measurements: Measurements
@@ -54,6 +56,7 @@ class Advice:
     needs: tuple[MissingMeasurement, ...]
     planned: PlannedRows = field(default_factory=PlannedRows)
     notes: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
 
     @property
     def is_refused(self) -> bool:
@@ -92,16 +95,18 @@ def advise(
     solos = sorted(
         measurements.solos.values(), key=lambda solo: (solo.host, solo.devices, solo.name)
     )
+    recommendations = recommend(solos, predictions, measurements.facts, preferences)
     return Advice(
         measurements,
         preferences,
         margin,
         predictions,
-        tuple(recommend(solos, predictions, measurements.facts, preferences)),
+        tuple(recommendations),
         compare(predictor, measurements.measured),
         tuple(_needs(measurements, planned)),
         planned,
         tuple(_notes(measurements, solos)),
+        tuple(waiting_of(solos, predictions, recommendations)),
     )
 
 

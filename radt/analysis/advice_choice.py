@@ -326,10 +326,16 @@ LIGHT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Guideline:
-    """A guideline; ``section`` of the thesis is empty for radt's own."""
+    """A guideline; ``section`` of the thesis is empty for radt's own.
+
+    ``condition`` is what its numbers assume, and what radt cannot know; ``page`` the page of the
+    documentation that explains how to follow it.
+    """
 
     text: str
     section: str = ""
+    condition: str = ""
+    page: str = ""
 
 
 class Rule(Enum):
@@ -349,6 +355,18 @@ class Rule(Enum):
     MEASURED = Guideline("measured")
     FEWER = Guideline("more at once would gain less than 5 %")
     TOO_SLOW = Guideline("more at once would exceed the largest slowdown")
+    SHARE_LOADER = Guideline(
+        "share one loader",
+        condition="assumes that all read the same data in the same order, which radt does not "
+        "know, and that the one loader has the workers of their equal loaders",
+        page="Shared loading",
+    )
+    ECHO_DATA = Guideline(
+        "use loaded samples several times",
+        condition="the lower number is for a script that loads and trains in turn, the higher one "
+        "for workers that load meanwhile; radt does not know whether a step still teaches as much",
+        page="Data echoing",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ class MeasuredWorkload:
     """A workload of several runs that ended.
 
     ``slowdowns`` are in the order of the candidate's rows, empty unless all finished, as a run that
-    ended early no longer slows down the others. ``fits`` is None if memory is unknown. ``energy``
-    is relative to the same work alone.
+    ended early no longer slows down the others; so are ``data_waits``, as those of `Prediction`.
+    ``fits`` is None if memory is unknown. ``energy`` is relative to the same work alone.
     """
 
     candidate: Candidate
@@ -36,6 +36,7 @@ class MeasuredWorkload:
     slowdowns: tuple[float, ...] = ()
     fits: bool | None = None
     energy: float | None = None
+    data_waits: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ def _solos(
             known.idle_w,
             on_profile.get(single.key, {}),
             params.get(single.run.run_id, {}).get("Cpus", ""),
+            _data_wait(single.group),
         )
     return solos
 
@@ -231,6 +233,15 @@ def _shares(
     return shares, stands_in
 
 
+def _data_wait(group: GroupSummary) -> float | None:
+    """Return the share of time spent waiting for data; None if unknown.
+
+    A script may log something else by this name, seconds for example.
+    """
+    share = group.mean(Quantity.DATA_WAIT)
+    return share if share is not None and 0 <= share < 1 else None
+
+
 def _mean(single: _Alone, quantity: Quantity) -> float | None:
     estimate = single.workload.estimate(quantity, single.group)
     return None if estimate is None else estimate.mean
@@ -257,7 +268,7 @@ def _measured(
     workload: WorkloadSummary, keys: Mapping[str, BaselineKey], solos: Mapping[BaselineKey, Solo]
 ) -> MeasuredWorkload | None:
     """Return the workload; None if a model never ran alone or a row failed other than by OOM."""
-    rows, slowdowns, statuses = [], [], []
+    rows, slowdowns, statuses, data_waits = [], [], [], []
     for group in workload.groups:
         for row in group.runs:
             solo = solos.get(keys[row.run.run_id])
@@ -265,6 +276,7 @@ def _measured(
                 return None
             rows.append(Row(solo, collocation_of(row.run)))
             statuses.append(group.status)
+            data_waits.append(_data_wait(group))
             if group.status is RunStatus.FINISHED:
                 slowdowns.append(solo.slowdown_of(paces_s(group, row.run)))
     finished = all(status is RunStatus.FINISHED for status in statuses)
@@ -279,6 +291,7 @@ def _measured(
         tuple(known) if finished and len(known) == len(rows) else (),
         not ran_out,
         _energy_ratio(workload, candidate) if finished else None,
+        tuple(data_waits),
     )
 
 

@@ -102,6 +102,8 @@ class Solo:
         host_bytes: Memory used on the machine.
         power_w: Power of its device; `idle_w` is the lowest value measured there.
         on_profile: The same seconds of the model alone on MIG instances, by profile.
+        data_wait: Share of its steps' time spent waiting for data, from 0 to 1. None if the script
+            marks no batches.
     """
 
     key: BaselineKey
@@ -117,6 +119,7 @@ class Solo:
     idle_w: float | None = None
     on_profile: Mapping[str, Mapping[PaceKind, float]] = field(default_factory=dict)
     cpus: str = ""
+    data_wait: float | None = None
 
     @property
     def devices(self) -> str:
@@ -266,6 +269,8 @@ class Prediction:
         calibrated_by: Number of measured slowdowns of the same method that calibrated the expected
             ones.
         measured: Measured slowdown of each row; empty if not measured.
+        data_waits: Measured share of each row's time spent waiting for data, None for a script that
+            marks no batches; empty if not measured.
         measured_fit: Whether all rows ended, or one ran out of memory; None if it never ran.
         energy: Energy for the same work over that of the runs one after the other; None if unknown.
         unknown: Reasons for missing predictions.
@@ -276,6 +281,7 @@ class Prediction:
     rows: tuple[RowPrediction, ...] = ()
     calibrated_by: int = 0
     measured: tuple[float, ...] = ()
+    data_waits: tuple[float | None, ...] = ()
     measured_fit: bool | None = None
     energy: float | None = None
     unknown: tuple[str, ...] = ()

@@ -117,6 +117,7 @@ class Predictor:
             rows=rows,
             calibrated_by=len(known) if rows else 0,
             measured=with_times[-1].slowdowns if with_times else (),
+            data_waits=with_times[-1].data_waits if with_times else (),
             measured_fit=all(fits) if fits else None,
         )
         return replace(prediction, energy=self._energy(prediction, own))

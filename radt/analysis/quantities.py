@@ -22,6 +22,7 @@ class Quantity(StrEnum):
     SPEED_UP = "speed_up"
     SAMPLES_PER_S = "samples_per_s"
     SAMPLES_PER_S_OF_RUN = "samples_per_s_of_run"
+    DATA_WAIT = "data_wait"
     CPU = "cpu"
     MEMORY = "memory"
     MEMORY_PEAK = "memory_peak"
@@ -174,6 +175,14 @@ _INFO: dict[Quantity, QuantityInfo] = {
         _plain,
         Reading.MEAN,
         THROUGHPUT_METRICS,
+    ),
+    Quantity.DATA_WAIT: QuantityInfo(
+        *("data wait", "1", Subject.RUNS, Combine.MEAN),
+        "Share of the steps' time spent waiting for the loader, by `run.batches()`; mean of the "
+        "runs",
+        units.percent,
+        Reading.MEAN,
+        ("data_wait",),
     ),
     Quantity.CPU: QuantityInfo(
         *("cpu", "1", Subject.RUNS, Combine.SUM),

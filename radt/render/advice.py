@@ -7,9 +7,10 @@ from typing import Any
 
 from radt import units
 from radt.analysis.advice import Advice
-from radt.analysis.advice_choice import Recommendation
+from radt.analysis.advice_choice import Reason, Recommendation
 from radt.analysis.advice_model import Fit, Method, Prediction, Range, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy
+from radt.analysis.advice_waiting import Waiting
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.report_json import json_text
 
@@ -32,6 +33,10 @@ def advice_document(advice: Advice, *, all_of_them: bool = False) -> Document:
         Notes([Note(text) for text in _places(advice)]),
         _solo_table(solos if all_of_them else solos[:_ROWS]),
         Notes([*map(_recommendation, recommended), *_hidden(hidden)], "Recommendations"),
+        Notes(
+            _waiting(advice.waiting, len(advice.waiting) if all_of_them else _RECOMMENDED),
+            "Waiting for data",
+        ),
         _prediction_table(predictions),
     ]
     if predictions:
@@ -123,6 +128,28 @@ def _recommendation(recommendation: Recommendation) -> Note:
         parts.append("hardly any memory to spare")
     text = f"{recommendation.subject}: {count} {sharing}: {', '.join(parts)}"
     return Note(text, Tone.STRONG, details=reasons)
+
+
+def _waiting(waiting: Sequence[Waiting], most: int) -> list[Note]:
+    """Return notes on runs that wait for data, those with the highest bounds first.
+
+    What the bounds assume follows once for all.
+    """
+    shown = sorted(waiting, key=lambda one: -one.at_most)[:most]
+    notes = [Note(_waiting_text(one), Tone.STRONG, details=[one.reason.text]) for one in shown]
+    for rule in dict.fromkeys(one.reason.rule for one in shown):
+        guideline = rule.value
+        heading = guideline.text[0].upper() + guideline.text[1:]
+        text = f"{heading}: {guideline.condition}. See “{guideline.page}”"
+        notes.append(Note(f"{text} in the documentation.", Tone.DIM))
+    return [*notes, *_hidden(len(waiting) - len(shown))]
+
+
+def _waiting_text(waiting: Waiting) -> str:
+    """Return ``2 × resnet26 + resnet50: resnet50 waits 40 % of its steps' time alone``."""
+    who = "" if waiting.subject == waiting.model else f"{waiting.model} "
+    alone = " alone" if waiting.is_alone else ""
+    return f"{waiting.subject}: {who}waits {units.percent(waiting.share)} of its steps' time{alone}"
 
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
@@ -295,6 +322,7 @@ def advice_json(advice: Advice) -> str:
                 "sm_activity_is_gpu_utilization": solo.sm_is_utilization,
                 "memory_bytes": solo.footprint and solo.footprint.peak_bytes,
                 "memory_of": solo.footprint and solo.footprint.of.value,
+                "data_wait": solo.data_wait,
             }
             for solo in advice.measurements.solos.values()
         ],
@@ -304,17 +332,20 @@ def advice_json(advice: Advice) -> str:
                 "best": None
                 if recommendation.best is None
                 else _prediction_json(recommendation.best),
-                "reasons": [
-                    {
-                        "rule": reason.rule.name.lower(),
-                        "section": reason.rule.value.section or None,
-                        "text": reason.rule.value.text,
-                        "numbers": reason.numbers,
-                    }
-                    for reason in recommendation.reasons
-                ],
+                "reasons": [_reason_json(reason) for reason in recommendation.reasons],
             }
             for recommendation in advice.recommendations
+        ],
+        "waiting": [
+            {
+                "for": waiting.subject,
+                "data_wait": waiting.share,
+                "waits_most": waiting.model,
+                "measured_alone": waiting.is_alone,
+                "at_most": waiting.at_most,
+                "reasons": [_reason_json(waiting.reason)],
+            }
+            for waiting in advice.waiting
         ],
         "predictions": [_prediction_json(prediction) for prediction in advice.predictions],
         "accuracy": {
@@ -338,6 +369,17 @@ def advice_json(advice: Advice) -> str:
         "notes": list(advice.notes),
     }
     return json_text(document)
+
+
+def _reason_json(reason: Reason) -> dict[str, Any]:
+    return {
+        "rule": reason.rule.name.lower(),
+        "section": reason.rule.value.section or None,
+        "condition": reason.rule.value.condition or None,
+        "page": reason.rule.value.page or None,
+        "text": reason.rule.value.text,
+        "numbers": reason.numbers,
+    }
 
 
 def _prediction_json(prediction: Prediction) -> dict[str, Any]:
@@ -374,6 +416,7 @@ def _prediction_json(prediction: Prediction) -> dict[str, Any]:
             for row in prediction.rows
         ],
         "measured_slowdowns": list(prediction.measured),
+        "measured_data_waits": list(prediction.data_waits),
         "measured_fit": prediction.measured_fit,
         "unknown": list(prediction.unknown),
     }

@@ -56,6 +56,7 @@ class Run:
     logged: Mapping[str, str] = field(default_factory=dict)
     watts: tuple[float, float] | None = None
     samples_per_s: float | None = None
+    data_wait: float | None = None
     spool: str = ""
     script: str = "/lab/train.py"
     listeners: str = "top+smi+gpm"
@@ -187,6 +188,8 @@ class Lab:
         add("top", "system.cpu.utilization", Scope.HOST, self.host_load, self.host_load)
         if run.samples_per_s is not None:
             add("run", "samples_per_s", Scope.RUN, 1.0, run.samples_per_s)
+        # Its warm-up waits all the time, for loaders that start.
+        add("run", "data_wait", Scope.RUN, 0.99, run.data_wait)
         if is_gpu:
             # Its warm-up is at no load and at little memory: if it counted, all would be wrong.
             add("gpm", "gpu.sm.active", Scope.GPU, 0.0, run.sm)
