@@ -47,7 +47,6 @@ _DIRECTIONS = {
     Quantity.SPEED_UP: Direction.HIGHER,
     Quantity.SAMPLES_PER_S: Direction.HIGHER,
     Quantity.SAMPLES_PER_S_OF_RUN: Direction.HIGHER,
-    Quantity.DATA_WAIT: Direction.LOWER,
     Quantity.TRACKER_CPU: Direction.LOWER,
 }
 
