@@ -59,6 +59,7 @@ class StepRecorder:
         self.loops = 0
         self._number = 0
         self._began_ns: int | None = None
+        self._has_value = False
         self._start_window()
 
     def _start_window(self) -> None:
@@ -76,9 +77,14 @@ class StepRecorder:
             self.before_step(self._number + 1)
 
     def pause(self) -> None:
-        """What follows belongs to no step until `begin`, or else until one has ended."""
+        """What follows belongs to no step until `begin`, or else until one has ended.
+
+        Reports weigh all values alike: the rest of an epoch that is much shorter than a second is
+        carried into the next one, unless there is no value yet.
+        """
         self._began_ns = None
-        self.flush()
+        if self._time_ns >= _WINDOW_NS // 2 or not self._has_value:
+            self._flush()
 
     def step(
         self, samples: int | None, time_s: float | None = None, wait_s: float | None = None
@@ -117,12 +123,13 @@ class StepRecorder:
                 self._wait_ns += wait_ns
                 self._waited_ns += time_ns
             if self._time_ns >= _WINDOW_NS:
-                self.flush()
+                self._flush()
         if self.after_step is not None:
             self.after_step(self._number)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Record what has gathered since the last whole second."""
+        self._has_value = self._has_value or self._time_ns > 0
         if self._samples and self._sampled_ns:
             rate = self._samples / self._sampled_ns * 1e9
             self._journal.sample(_SAMPLES_PER_S, rate, self._number)
