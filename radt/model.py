@@ -50,6 +50,13 @@ class RunStatus(StrEnum):
         return cls.FINISHED
 
 
+class Role(StrEnum):
+    """What a run is there for, as the Role column says it."""
+
+    TRAINING = ""
+    SERVICE = "service"  # it serves the other runs of its workload, and ends after them
+
+
 class Scope(StrEnum):
     """What a value describes. A value is never given a narrower scope than it was measured at."""
 

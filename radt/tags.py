@@ -25,6 +25,8 @@ TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
 
 # -- written when the run is recorded -------------------------------------------------------------
 
+#: ``service`` for a run that serves the others of its workload (`radt.model.Role`).
+ROLE = "radt.role"
 #: The row's letter within its workload: ``a``, ``b``.
 LETTER = "radt.letter"
 #: GPUs as the Devices column names them.

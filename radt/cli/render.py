@@ -209,6 +209,7 @@ _COLUMNS = (
 )
 #: Stand below the command, which needs the room beside it.
 _DETAILS = (
+    _Column("role", lambda row: str(row.run.role), "{}"),
     _Column("environment", _environment, "in {}"),
     _Column("model", _model, "model {}"),
     _Column("cpus", _cpus, "{}"),

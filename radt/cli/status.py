@@ -24,7 +24,7 @@ from radt.home import Home
 from radt.model import RunStatus
 from radt.render.model import printable
 from radt.runner.console import shown_path
-from radt.runner.live import label_width, live_table, progress_line
+from radt.runner.live import label_width, live_table, progress_line, runs_text
 from radt.runner.progress import ExperimentProgress, ProgressReader, WorkloadProgress, WorkloadState
 from radt.settings import Settings
 
@@ -116,9 +116,9 @@ def status_lines(
 
 
 def _headline(file: Path, look: ExperimentProgress) -> Text:
-    runs = sum(len(workload.runs) for workload in look.workloads)
+    runs = runs_text(run.role for workload in look.workloads for run in workload.runs)
     parts = [
-        f"{units.plural(len(look.workloads), 'workload')}, {units.plural(runs, 'run')}",
+        f"{units.plural(len(look.workloads), 'workload')}, {runs}",
         "not running" if look.holder is None else f"running since {_since(look.holder)}",
     ]
     name = look.name if look.name == file.stem else f"{look.name} · {file.name}"
@@ -183,7 +183,7 @@ def _workload_line(position: int, total: int, workload: WorkloadProgress, label_
     line = Text.assemble(
         (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
         (f"{_heading(workload):<{label_chars}} ", "bold"),
-        f"{units.plural(len(workload.runs), 'run'):<9} ",
+        f"{runs_text(run.role for run in workload.runs):<9} ",
     )
     if workload.state is not WorkloadState.DONE:
         waiting = workload.state in (
@@ -288,6 +288,7 @@ def _workload_document(workload: WorkloadProgress) -> dict[str, Any]:
             {
                 "letter": plan.letter,
                 "name": plan.label,
+                "role": str(plan.role),
                 "status": None if plan.status is None else str(plan.status),
                 "reason": view.detail,
                 "run": plan.run_id,

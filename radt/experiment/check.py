@@ -179,6 +179,11 @@ class Conflict:
 
 def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
     """Yield the reasons why the rows of a workload cannot run together on this machine."""
+    if not workload.trained:
+        lines = tuple(run.line for run in workload.runs)
+        only = f"workload {workload.label} has services only"
+        remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
+        yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
     yield from _cpu_conflicts(workload.runs, place)
     yield from _device_conflicts(workload.runs, place)
 

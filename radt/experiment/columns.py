@@ -20,7 +20,7 @@ from radt.errors import UsageError
 from radt.experiment.table import Record
 from radt.listeners.api import Registry, probed
 from radt.listeners.registry import ALIASES, check_options
-from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
+from radt.model import DEFAULT_LISTENERS, ListenerChoice, Role, RunStatus
 from radt.units import parse_duration_s
 
 SCHEMA_NAME = "experiment.schema.json"
@@ -105,6 +105,7 @@ class Column(StrEnum):
     ENVIRONMENT = "Environment"
     CPUS = "Cpus"
     TIMEOUT = "Timeout"
+    ROLE = "Role"
     MODEL = "Model"
     DATA = "Data"
     LISTENERS = "Listeners"
@@ -243,6 +244,21 @@ def parse_status(text: str) -> RunStatus | None:
         raise UsageError(
             f"unknown status {words[0]!r}",
             did_you_mean(first, RunStatus) or "Empty the cell to run the row",
+        ) from None
+
+
+def parse_role(text: str) -> Role:
+    """Parse a role: ``service``, or empty for a training run.
+
+    Raises:
+        UsageError: There is no such role.
+    """
+    try:
+        return Role(text.strip().lower())
+    except ValueError:
+        raise UsageError(
+            f"unknown role {text.strip()!r}",
+            f"Write {Role.SERVICE}, or leave it empty for a training run",
         ) from None
 
 

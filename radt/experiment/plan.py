@@ -12,7 +12,7 @@ from radt.collocation.spec import Collocation
 from radt.environments.spec import LOCAL, EnvironmentSpec
 from radt.experiment.devices import CpuRequest, Devices
 from radt.experiment.program import Program
-from radt.model import ListenerChoice, RunStatus
+from radt.model import ListenerChoice, Role, RunStatus
 
 MODEL = "model"
 
@@ -45,11 +45,17 @@ class RunPlan:
     environment: EnvironmentSpec = LOCAL
     cpus: CpuRequest = field(default_factory=CpuRequest)
     timeout_s: float | None = None
+    role: Role = Role.TRAINING
     columns: Mapping[str, str] = field(default_factory=dict)
     repeats_done: int = 0
     repeats_asked: int = 1
     line: int = 0
     letter: str = "a"
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it serves the other rows of its workload, and ends after them."""
+        return self.role is Role.SERVICE
 
     @property
     def label(self) -> str:
@@ -78,6 +84,11 @@ class WorkloadPlan:
     experiment: str
     label: str
     runs: tuple[RunPlan, ...]
+
+    @property
+    def trained(self) -> tuple[RunPlan, ...]:
+        """Its runs without services: what it is run for."""
+        return tuple(run for run in self.runs if not run.is_service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +180,21 @@ def actions(
     """Return what a start does with each row of a workload, by its letter.
 
     Repeats that are missing do not start a workload that failed: its next one would, too.
+    A service runs whenever its workload does, and never by itself; it is a reason to run the
+    workload only if it failed and failures are to be run again.
     """
     alone = {run.letter: decide(run, rerun=rerun, repeat=repeat) for run in workload.runs}
     failed = not rerun and any(run.status in FAILURES for run in workload.runs)
-    if not any(
-        action.runs and not (failed and action is Action.REPEAT) for action in alone.values()
-    ):
+    deciding = [
+        alone[run.letter]
+        for run in workload.runs
+        if not run.is_service or (rerun and run.status in FAILURES)
+    ]
+    if not any(action.runs and not (failed and action is Action.REPEAT) for action in deciding):
         return dict.fromkeys(alone, Action.SKIP)
     return {row: action if action.runs else Action.AGAIN for row, action in alone.items()}
 
 
 def first_repeat(workload: WorkloadPlan) -> int:
     """Return the number, from 1, of the next repeat of a workload."""
-    return min(run.repeats_done for run in workload.runs) + 1
+    return min(run.repeats_done for run in workload.trained) + 1

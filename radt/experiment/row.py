@@ -169,6 +169,7 @@ class RowCheck:
             collocation = Collocation()
         cpus = self._cell(Column.CPUS, lambda text: CpuRequest.parse(text, machine.cpus))
         timeout_s = self._cell(Column.TIMEOUT, columns.parse_timeout)
+        role = self._cell(Column.ROLE, columns.parse_role)
         listeners = columns.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)
         for error in listeners.errors:
             self._fail(Column.LISTENERS, error)
@@ -185,6 +186,7 @@ class RowCheck:
             or cpus is None
             or environment is None
             or command is None
+            or role is None
         ):
             return None
         return RunPlan(
@@ -202,6 +204,7 @@ class RowCheck:
             environment=environment,
             cpus=cpus,
             timeout_s=timeout_s,
+            role=role,
             columns={name: text for name, text in self._row.logged.items() if text},
             repeats_done=columns.parse_repeats(self._row.text(Column.STATUS)),
             repeats_asked=columns.parse_repeats_asked(self._row.text(Column.STATUS)),

@@ -147,7 +147,8 @@ class ActiveRun:
     """See the module's text.
 
     ``verdict`` is set where radt itself ends the run, and then says how; ``timed_out`` where its
-    time was over. ``outcome`` is there once the run has ended.
+    time was over; ``dismissed`` where it is a service that was asked to end after all others.
+    ``outcome`` is there once the run has ended.
     """
 
     recorded: RecordedRun
@@ -158,6 +159,7 @@ class ActiveRun:
     escalation: Escalation | None = None
     verdict: RunEnd | None = None
     timed_out: bool = False
+    dismissed: bool = False
     started_monotonic_s: float | None = None
     outcome: RunOutcome | None = None
     _urgency: int = 0
@@ -175,6 +177,16 @@ class ActiveRun:
         """The process, which has been started."""
         assert self.process is not None
         return self.process
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it serves the others, and ends after them."""
+        return self.recorded.plan.is_service
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was sent SIGKILL because it had not ended when it was asked to."""
+        return self._urgency >= _URGENCY[signal.SIGKILL]
 
     @property
     def exceeded_s(self) -> float | None:
@@ -201,6 +213,12 @@ class ActiveRun:
         if self.escalation is None and self.outcome is None:
             self.escalate()
             self.verdict = verdict
+
+    def dismiss(self) -> None:
+        """Begin to end a service that nobody needs any more."""
+        if self.escalation is None and self.outcome is None:
+            self.escalate()
+            self.dismissed = True
 
     def escalate(self) -> None:
         """Begin to end it. Where a report is to be written, it has time for that.
@@ -313,6 +331,7 @@ class ActiveWorkload:
         row.outcome = RunOutcome(
             letter=row.letter,
             name=row.recorded.plan.label,
+            role=row.recorded.plan.role,
             run_id=row.run_id,
             status=ending.status,
             reason=ending.reason,

@@ -28,6 +28,7 @@ from radt.runner.live import (
     label_width,
     live_table,
     repeated,
+    runs_text,
 )
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
@@ -169,7 +170,9 @@ class RunConsole:
 
     def workload_ended(self, position: int, total: int, outcome: WorkloadOutcome) -> None:
         """Print the workload's line, and a line for each row that did not finish."""
-        taken_s = [run.elapsed_s for run in outcome.runs if run.elapsed_s is not None]
+        taken_s = [
+            run.elapsed_s for run in outcome.runs if run.elapsed_s is not None and not run.role
+        ]
         bad = [run for run in outcome.runs if run.status is not RunStatus.FINISHED]
         mark = Text("✘" if bad else "✔", style="red" if bad else "green")
         skew = outcome.start_skew_s if len(outcome.runs) > 1 else None
@@ -178,7 +181,7 @@ class RunConsole:
             Text.assemble(
                 (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
                 (f"{heading:<{self.label_width}} ", "bold"),
-                f"{units.plural(len(outcome.runs), 'run'):<9} ",
+                f"{runs_text(run.role for run in outcome.runs):<9} ",
                 mark,
                 f" {units.duration(max(taken_s, default=None))}",
                 (f"   skew {units.duration(skew)}" if skew is not None else "", "dim"),
@@ -191,7 +194,8 @@ class RunConsole:
         style = "dim" if run.status is RunStatus.SKIPPED else "red"
         lead = f"       {run.letter}  "
         reason, *more = run.reason.splitlines() or [""]
-        self.say(f"{lead}{run.name}  {run.status}: {reason}", style, indent=len(lead))
+        name = f"{run.name} ({run.role})" if run.role else run.name
+        self.say(f"{lead}{name}  {run.status}: {reason}", style, indent=len(lead))
         for line in more:  # a tool's output
             self.say(" " * (len(lead) + 2) + line, style, indent=len(lead) + 2)
         if run.reason == STOPPED:

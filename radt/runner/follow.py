@@ -12,7 +12,7 @@ from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
 from radt.runner.command import Profiling
 from radt.runner.oom import MemoryWatch
-from radt.runner.outcome import STOPPED, RunEnd, run_end
+from radt.runner.outcome import NOT_ENDED, STOPPED, RunEnd, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
 
@@ -47,6 +47,7 @@ class Follower:
                 event = None
             if event is not None and event.row.outcome is None:
                 self._ended(event)
+            self._dismiss_services()
             self._send_signals()
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + TICK_S
@@ -107,7 +108,11 @@ class Follower:
             self._workload.view.state = text
             if context.arrived:
                 self._tell_of_wait(text)
-        elif all(row.outcome is not None or row.run_id in context.released_ns for row in rows):
+        elif all(
+            row.outcome is not None or row.run_id in context.released_ns
+            for row in rows
+            if not row.is_service
+        ):
             self._note_context()
 
     def _tell_of_wait(self, text: str) -> None:
@@ -126,6 +131,14 @@ class Follower:
             self._workload.record_barrier(self._workload.context.released_ns)
 
     # Signals ---------------------------------------------------------------------------------
+
+    def _dismiss_services(self) -> None:
+        """Ask services to end once all that they serve has; what the user stops is asked anyway."""
+        workload = self._workload
+        if workload.stop or any(row.outcome is None for row in workload.rows if not row.is_service):
+            return
+        for row in workload.rows:
+            row.dismiss()
 
     def _send_signals(self) -> None:
         """Pass on what the user asked for, and what is due to rows that radt itself ends."""
@@ -175,6 +188,13 @@ class Follower:
         # What ran on the wrong device has not done what was asked for, whatever its exit code.
         if verdict is not None and (how.code != 0 or verdict.status is RunStatus.FAILED):
             return verdict
+        if row.dismissed:
+            # Ending was all that it had left to do; how it says that it was interrupted is its own.
+            return (
+                RunEnd(RunStatus.KILLED, NOT_ENDED)
+                if row.was_killed
+                else RunEnd(RunStatus.FINISHED)
+            )
         return run_end(
             how,
             stopped=STOPPED if self._workload.stop and not row.timed_out else "",

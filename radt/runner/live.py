@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from radt import units
 from radt.collector.protocol import LiveView
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 
 #: Columns of the bar; below that many columns in all there is none.
 _BAR_COLUMNS = 20
@@ -152,6 +153,7 @@ class RunView:
     rss_bytes: float | None = None
     gpu_utilization: float | None = None
     gpu_memory_bytes: float | None = None
+    role: Role = Role.TRAINING
 
     def update(self, live: LiveView) -> None:
         """Show what the collector knows now."""
@@ -194,6 +196,14 @@ def repeated(label: str, repeat: int, repeats: int) -> str:
     return f"{label} {repeat}/{repeats}" if repeats > 1 else label
 
 
+def runs_text(roles: Iterable[Role]) -> str:
+    """Count runs, and services apart: ``2 runs``, ``2 runs + 1 service``."""
+    counts = Counter(roles)
+    services = counts.pop(Role.SERVICE, 0)
+    runs = units.plural(counts.total(), "run")
+    return f"{runs} + {units.plural(services, 'service')}" if services else runs
+
+
 def label_width(labels: Iterable[str]) -> int:
     """Columns in which workloads' labels stand, so that what follows does below each other."""
     widest = max(map(len, labels), default=0)
@@ -217,7 +227,7 @@ def live_table(
         Text.assemble(
             (f"  {view.position}/{view.total}  ", "dim"),
             (f"{view.heading:<10} ", "bold"),
-            f"{units.plural(len(view.runs), 'run'):<9} ",
+            f"{runs_text(run.role for run in view.runs):<9} ",
             (elapsed, "cyan"),
             (view.state, "dim"),
         )
@@ -274,7 +284,7 @@ def status_text(run: RunView) -> Text:
 
 def progress_text(run: RunView, width: int) -> str:
     """Epoch and the newest metrics, as many as fit whole; what the script logs itself first."""
-    parts = []
+    parts = [str(run.role)] if run.role else []
     if run.epoch is not None:
         parts.append(f"epoch {run.epoch}{f'/{run.epochs_total}' if run.epochs_total else ''}")
     parts += [f"{name} {units.significant(value)}" for name, value in own_first(run.metrics)]

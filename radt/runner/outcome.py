@@ -10,7 +10,7 @@ from pathlib import Path
 
 from radt.errors import RadtError
 from radt.experiment.plan import RunPlan
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
 from radt.runner.process import Exit
 from radt.units import duration_text
@@ -111,6 +111,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+#: The reason of services that had to be killed when the other runs had ended.
+NOT_ENDED = "did not end when the other runs had ended"
 #: The reason of runs that Ctrl-C or `radt stop` ended.
 STOPPED = "stopped by the user"
 
@@ -131,6 +133,7 @@ class RunOutcome:
     elapsed_s: float | None
     tail: Sequence[str] = ()
     log: Path | None = None
+    role: Role = Role.TRAINING
 
 
 @dataclass(frozen=True, slots=True)

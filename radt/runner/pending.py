@@ -105,7 +105,7 @@ class PendingWorkload:
     @property
     def again(self) -> list[RunPlan]:
         """Rows that are done and run again because their workload is a unit."""
-        return [run for run in self.plan.runs if self.actions[run.letter] is Action.AGAIN]
+        return [run for run in self.plan.trained if self.actions[run.letter] is Action.AGAIN]
 
 
 def pending_workloads(plan: ExperimentPlan, options: ExperimentOptions) -> list[PendingWorkload]:

@@ -42,6 +42,7 @@ from radt.tags import (
     LETTER,
     LISTENERS,
     REPEAT,
+    ROLE,
     RUNNER,
     SERIES,
     START,
@@ -332,6 +333,8 @@ def _tags(
         LISTENERS: _listeners(row),
         RUNNER: str(Owner.me()),
     }
+    if row.is_service:
+        tags[ROLE] = str(row.role)
     if session.start_options:
         tags[START] = session.start_options
     if pending.repeats > 1:

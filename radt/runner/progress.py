@@ -153,8 +153,11 @@ class WorkloadProgress:
 
     @property
     def taken_s(self) -> float | None:
-        """How long the slowest of its rows took, or has been running."""
-        return max((run.elapsed_s for run in self.runs if run.elapsed_s is not None), default=None)
+        """How long the slowest of its rows took, or has been running; services end with them."""
+        return max(
+            (run.elapsed_s for run in self.runs if run.elapsed_s is not None and not run.role),
+            default=None,
+        )
 
     def view(self, position: int, total: int) -> WorkloadView:
         """As the live table shows it."""
@@ -375,7 +378,7 @@ class ProgressReader:
         status = run.status or RunStatus.SCHEDULED
         if status is RunStatus.RUNNING and not ongoing:
             status = RunStatus.KILLED
-        view = RunView(run.letter, run.label, status)
+        view = RunView(run.letter, run.label, status, role=run.role)
         if record is None:
             return view
         view.detail = record.end_reason

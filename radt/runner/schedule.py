@@ -304,4 +304,4 @@ def _key(workload: WorkloadPlan) -> tuple[str, str]:
 
 
 def _skipped(run: RunPlan, reason: str) -> RunOutcome:
-    return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None)
+    return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None, role=run.role)

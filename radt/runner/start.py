@@ -93,7 +93,7 @@ def _done(plan: ExperimentPlan, pending: Sequence[PendingWorkload]) -> list[RunP
         for workload in plan.workloads
         if id(workload) not in runs
         for run in workload.runs
-        if not decide(run).runs
+        if run.is_service or not decide(run).runs
     ]
 
 

@@ -154,7 +154,7 @@ class WorkloadRunner:
             position=position,
             total=total,
             label=pending.plan.label or pending.plan.runs[0].label,
-            runs=[RunView(row.letter, row.label) for row in pending.plan.runs],
+            runs=[RunView(row.letter, row.label, role=row.role) for row in pending.plan.runs],
             repeat=pending.repeat,
             repeats=pending.repeats,
         )
@@ -232,8 +232,9 @@ class WorkloadRunner:
             mlflow = self._set_up(active, recorded)
             if self._stop:
                 return
-            if self._options.sync is SyncPoint.CONTEXT and len(active.rows) > 1:
-                run_ids = [row.run_id for row in active.rows]
+            # A service need not enter a `with radt.Run()`, and the others may wait for it there.
+            run_ids = [row.run_id for row in active.rows if not row.is_service]
+            if self._options.sync is SyncPoint.CONTEXT and len(run_ids) > 1:
                 active.context = ContextBarrier(run_ids, on_release=active.wake)
             self._make_startable(active, mlflow)
         except SetUpError as error:
