@@ -16,6 +16,7 @@ from radt.errors import UsageError
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.units import plural
 
 #: Only the newest of more models are read: each takes several statements, and a sweep's thousand
 #: runs are one model as far as the hardware is concerned.
@@ -89,6 +90,10 @@ def read_measurements(
         StoreError: The store cannot be read.
     """
     report = read_report(reader, experiment)
+    served = [workload for workload in report.workloads if workload.is_served]
+    report = replace(
+        report, workloads=[workload for workload in report.workloads if not workload.is_served]
+    )
     runs = [
         row.run for workload in report.workloads for group in workload.groups for row in group.runs
     ]
@@ -99,6 +104,11 @@ def read_measurements(
         for run in sorted(runs, key=lambda run: run.created_ns)
     }
     left_out = []
+    if served:
+        left_out.append(
+            f"{plural(len(served), 'workload')} with services: what a service takes "
+            "is not divided among the runs that it serves"
+        )
     several = {key for key in records if "+" in key.devices}
     if several:
         left_out.append("runs on several GPUs at once: their memory and load are not divided")
@@ -133,7 +143,7 @@ def read_measurements(
         missing,
         records,
         tuple(left_out),
-        frozenset(workload.label for workload in report.workloads),
+        frozenset(workload.label for workload in (*report.workloads, *served)),
     )
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from radt.analysis.stretches import merged
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 from radt.run_name import script_of
 from radt.store.records import RunRecord
-from radt.tags import PROFILED, SERIES
+from radt.tags import PROFILED, ROLE, SERIES
 
 #: Collocations of runs that share a device undivided, or have it to themselves.
 NO_COLLOCATION = ("", "-")
@@ -37,9 +37,11 @@ class Attempt:
         label: The workload's label, else the series, else the workload's id.
         runs: The run that represents each row that had a result or was killed.
         series: Series that its repeats share; empty without repeats.
-        complete: All rows have a result.
+        complete: All rows but services have a result.
         is_profiled: A profiler slowed down one of the runs.
         host: The machine that it ran on, or several joined by a plus.
+        services: Ids of those of its runs that served the others. They are measured, but what a
+            start came to depends on the others, which share the hardware with their service.
     """
 
     label: str
@@ -48,25 +50,31 @@ class Attempt:
     complete: bool
     is_profiled: bool = False
     host: str = ""
+    services: frozenset[str] = frozenset()
+
+    @property
+    def trained(self) -> tuple[RunRecord, ...]:
+        """Return its runs without services."""
+        return tuple(run for run in self.runs if run.run_id not in self.services)
 
     @property
     def finished(self) -> bool:
-        return self.complete and all(run.status is RunStatus.FINISHED for run in self.runs)
+        return self.complete and all(run.status is RunStatus.FINISHED for run in self.trained)
 
     @property
     def has_result(self) -> bool:
         """Return whether a row has a result."""
-        return any(run.status in RESULTS for run in self.runs)
+        return any(run.status in RESULTS for run in self.trained)
 
     @property
     def solo(self) -> bool:
-        """Return whether its run had no neighbours."""
-        return self.complete and len(self.runs) == 1
+        """Return whether its run had no neighbours; a service is none."""
+        return self.complete and len(self.trained) == 1
 
     @property
     def collocation(self) -> str:
         """Return how its runs share devices, several ways joined by a comma; empty if not."""
-        ways = dict.fromkeys(run.collocation for run in self.runs)
+        ways = dict.fromkeys(run.collocation for run in self.trained)
         return ", ".join(way for way in ways if way not in NO_COLLOCATION)
 
     @property
@@ -78,10 +86,10 @@ class Attempt:
         """
         stretches = [
             (run.started_ns, run.ended_ns)
-            for run in self.runs
+            for run in self.trained
             if run.started_ns is not None and run.ended_ns is not None
         ]
-        if not self.finished or len(stretches) < len(self.runs):
+        if not self.finished or len(stretches) < len(self.trained):
             return None
         (first_ns, last_ns), *more = merged(stretches)
         return None if more or last_ns <= first_ns else (last_ns - first_ns) / 1e9
@@ -144,7 +152,10 @@ def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
             if known is None or _weight(run) >= _weight(known):
                 counted[run.letter] = run
         shown = tuple(run for run in counted.values() if run.status in SHOWN)
-        if shown:
+        services = frozenset(
+            run.run_id for run in rows if tags.get(run.run_id, {}).get(ROLE) == Role.SERVICE
+        )
+        if not services.issuperset(run.run_id for run in shown):
             series = tags.get(shown[0].run_id, {}).get(SERIES, "")
             # Repeats of a directly started script have a series, but no workload.
             label = rows[0].workload or series or rows[0].workload_id
@@ -154,9 +165,14 @@ def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
                     label,
                     shown,
                     series,
-                    all(run.status in RESULTS for run in counted.values()),
+                    all(
+                        run.status in RESULTS
+                        for run in counted.values()
+                        if run.run_id not in services
+                    ),
                     is_profiled,
                     "+".join(sorted({run.host for run in rows})),
+                    services,
                 )
             )
     return sorted(attempts, key=lambda attempt: attempt.created_ns)

@@ -1,8 +1,9 @@
 """Compare runs with the same run alone: baselines, serial time and speed-up.
 
 A run's baseline is the run of the same experiment that had the same file, parameters, devices and
-machine and ran alone: preferably on its whole device, otherwise under MPS or on a MIG instance. It
-may belong to an earlier start if the experiment's file no longer has it.
+machine and ran alone: preferably on its whole device, otherwise under MPS or on a MIG instance. A
+service beside a run does not make it less alone, but one without is preferred. A baseline may
+belong to an earlier start if the experiment's file no longer has it.
 
 The makespan is the time to train a workload in the thesis that radt builds on (chapter 4, figure
 4.13: total time with collocation and serially). It counts from the start of the first process, like
@@ -47,6 +48,7 @@ class Baseline:
     Attributes:
         label: Its workload's label.
         collocation: How its device was divided (MPS, a MIG instance); empty if undivided.
+        is_served: A service ran beside it.
         is_current: The report shows it; otherwise it belongs to an earlier start, with a row that
             the experiment's file no longer has.
         created_ns: When the newest repeat was recorded.
@@ -64,14 +66,23 @@ class Baseline:
     time_per_epoch: Estimate | None = None
     durations_s: tuple[float | None, ...] = ()
     epochs: tuple[Epochs, ...] = ()
+    is_served: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it had the whole device, and no service."""
+        return not (self.collocation or self.is_served)
 
     @property
     def text(self) -> str:
-        """Return ``alone``, ``alone under MPS``, ``alone on 7g.40gb``."""
-        if not self.collocation:
-            return "alone"
-        word = "under" if self.collocation.upper().startswith("MPS") else "on"
-        return f"alone {word} {self.collocation}"
+        """Return ``alone``, ``alone under MPS``, ``alone on 7g.40gb``, ``alone with a service``."""
+        parts = ["alone"]
+        if self.collocation:
+            word = "under" if self.collocation.upper().startswith("MPS") else "on"
+            parts.append(f"{word} {self.collocation}")
+        if self.is_served:
+            parts.append("with a service")
+        return " ".join(parts)
 
 
 def ran_alone(repeats: Sequence[Attempt]) -> bool:
@@ -80,8 +91,8 @@ def ran_alone(repeats: Sequence[Attempt]) -> bool:
 
 
 def is_undivided(repeats: Sequence[Attempt]) -> bool:
-    """Return whether its runs had whole devices."""
-    return not any(attempt.collocation for attempt in repeats)
+    """Return whether its runs had whole devices, and no service."""
+    return not any(attempt.collocation or attempt.services for attempt in repeats)
 
 
 def keys_to_compare(
@@ -93,7 +104,7 @@ def keys_to_compare(
         for repeats in current
         if not (ran_alone(repeats) and is_undivided(repeats))
         for attempt in repeats
-        for run in attempt.runs
+        for run in attempt.trained
     }
 
 
@@ -117,7 +128,7 @@ def earlier_baselines(
         StoreError: The store cannot be read.
     """
     wanted = compared - {
-        keys[repeats[-1].runs[0].run_id]
+        keys[repeats[-1].trained[0].run_id]
         for repeats in current
         if ran_alone(repeats)
         and is_undivided(repeats)
@@ -130,15 +141,15 @@ def earlier_baselines(
     earlier: dict[tuple[str, str, str], list[Attempt]] = {}
     for attempt in attempts:
         if attempt.solo and attempt.finished and not attempt.is_profiled:
-            (run,) = attempt.runs
+            (run,) = attempt.trained
             if run.run_id not in shown:
                 key = (attempt.label, attempt.host, attempt.series or run.workload_id)
                 earlier.setdefault(key, []).append(attempt)
     candidates = [repeats for repeats in earlier.values() if is_undivided(repeats)]
-    params = reader.params_of([repeats[-1].runs[0].run_id for repeats in candidates])
+    params = reader.params_of([repeats[-1].trained[0].run_id for repeats in candidates])
     newest: dict[BaselineKey, list[Attempt]] = {}
     for repeats in candidates:
-        run = repeats[-1].runs[0]
+        run = repeats[-1].trained[0]
         baseline_key = BaselineKey.of(run, params.get(run.run_id, {}))
         if baseline_key in wanted:
             newest[baseline_key] = repeats
@@ -160,16 +171,18 @@ def baseline_of(
     if not any(attempt.finished for attempt in repeats):
         return None
     newest = repeats[-1]
-    run_ids = tuple(run.run_id for attempt in repeats for run in attempt.runs)
+    (run,) = newest.trained
+    run_ids = tuple(run.run_id for attempt in repeats for run in attempt.trained)
     return Baseline(
         newest.label,
         newest.collocation,
         is_current,
         newest.created_ns,
         run_ids,
-        value_of(list(measures.rows.values()), Quantity.TIME_PER_EPOCH),
+        value_of([measures.rows[run.letter]], Quantity.TIME_PER_EPOCH),
         tuple(attempt.makespan_s for attempt in repeats),
         tuple(recordings[run_id].epochs for run_id in run_ids),
+        is_served=bool(newest.services),
     )
 
 
@@ -178,8 +191,8 @@ def best_baselines(
 ) -> dict[BaselineKey, Baseline]:
     """Return the baseline of each key.
 
-    A whole device precedes a part of one, a current run an earlier one, a run with epochs one
-    without; then the newest wins.
+    A whole device without a service precedes others, a current run an earlier one, a run with
+    epochs one without; then the newest wins.
     """
     best: dict[BaselineKey, Baseline] = {}
     for key, baseline in candidates:
@@ -191,7 +204,7 @@ def best_baselines(
 
 def _rank(baseline: Baseline) -> tuple[bool, bool, bool, int]:
     return (
-        not baseline.collocation,
+        baseline.is_plain,
         baseline.is_current,
         baseline.time_per_epoch is not None,
         baseline.created_ns,
@@ -205,16 +218,17 @@ def baselines_of(
 ) -> dict[BaselineKey, Baseline]:
     """Return the baselines of a workload's runs.
 
-    A run alone on a part of its device is compared with the run on all of it.
+    A run alone on a part of its device, or with a service, is compared with the run on all of it
+    without.
     """
     is_alone = ran_alone(repeats)
     if is_alone and is_undivided(repeats):
         return {}
-    own = dict.fromkeys(keys[run.run_id] for attempt in repeats for run in attempt.runs)
+    own = dict.fromkeys(keys[run.run_id] for attempt in repeats for run in attempt.trained)
     return {
         key: baselines[key]
         for key in own
-        if key in baselines and not (is_alone and baselines[key].collocation)
+        if key in baselines and not (is_alone and not baselines[key].is_plain)
     }
 
 

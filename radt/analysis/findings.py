@@ -59,7 +59,7 @@ def better_direction(quantity: Quantity) -> Direction:
 #: Sums over runs, which grow with the number of runs without being better or worse.
 _TOTALS = (
     *(Quantity.MAKESPAN, Quantity.SERIAL, Quantity.ENERGY, Quantity.ENERGY_OF_RUNS),
-    *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_PEAK),
+    *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_OF_ALL, Quantity.MEMORY_PEAK),
     *(Quantity.GPU_MEMORY, Quantity.GPU_MEMORY_PEAK),
     *(Quantity.CPU_TIME, Quantity.RSS_PEAK, Quantity.IO_READ, Quantity.IO_WRITTEN),
 )
@@ -155,12 +155,17 @@ def compare(
 ) -> Comparison:
     """Compare B with the reference A, workload by workload, in the quantities that both have.
 
+    The default quantities include the CPU of all runs where a service does some of their work.
+
     `confidence` is that of the intervals, `window` that of both reports.
 
     Raises:
         UsageError: A or B is an experiment with several workloads and the other is not.
     """
     matching = match(a, b)
+    served = any(pair.a.is_served or pair.b.is_served for pair in matching.workloads)
+    if served and tuple(quantities) == DEFAULT_QUANTITIES:
+        quantities = (*quantities, Quantity.CPU_OF_ALL)
     compared = [_compared(a, b, matched, quantities, confidence) for matched in matching.workloads]
     return Comparison(
         a,

@@ -117,7 +117,7 @@ def _skew(workloads: _Named) -> Iterator[str]:
     for name, workload in workloads:
         for attempt in workload.repeats:
             start = workload.starts.get(attempt.runs[0].workload_id)
-            if len(attempt.runs) < 2 or start is None:
+            if len(attempt.trained) < 2 or start is None:
                 continue
             if start.start_skew_ns is None:
                 unknown.append(name)
@@ -132,19 +132,19 @@ def _skew(workloads: _Named) -> Iterator[str]:
 
 
 def _baselines(workloads: _Named) -> Iterator[str]:
-    """Yield unusual baselines: on a part of a device, or of an earlier start."""
-    divided: dict[str, list[str]] = {}
+    """Yield unusual baselines: on a part of a device, with a service, or of an earlier start."""
+    divided: dict[tuple[str, bool], list[str]] = {}
     former = []
     for name, workload in workloads:
         for baseline in workload.baselines:
-            if baseline.collocation:
-                divided.setdefault(baseline.text, []).append(name)
+            if not baseline.is_plain:
+                divided.setdefault((baseline.text, baseline.is_served), []).append(name)
             if not baseline.is_current:
                 former.append(name)
-    for how, names in divided.items():
+    for (how, is_served), names in divided.items():
         yield (
-            f"Compared with runs {how}, because no run was alone on the whole device: "
-            f"{_listed(names)}."
+            f"Compared with runs {how}, because no run was alone "
+            f"{'without one' if is_served else 'on the whole device'}: {_listed(names)}."
         )
     if former:
         yield f"Compared with earlier runs that this report does not show: {_listed(former)}."

@@ -117,7 +117,7 @@ def _unique(items: Iterable[ItemT], key: Callable[[ItemT], Key]) -> dict[Key, It
 def _name(workload: WorkloadSummary) -> Key:
     if workload.label != NO_VALUE:
         return (workload.label,)
-    return (NO_VALUE, *sorted(group.name for group in workload.groups))
+    return (NO_VALUE, *sorted(group.name for group in workload.trained))
 
 
 def _name_and_host(workload: WorkloadSummary) -> Key:
@@ -139,7 +139,7 @@ def _groups(
 ) -> list[tuple[GroupSummary, GroupSummary]]:
     """Return pairs of finished like runs, by name; single remaining runs are a pair, too."""
     a, b = (
-        [group for group in workload.groups if group.status is RunStatus.FINISHED]
+        [group for group in workload.trained if group.status is RunStatus.FINISHED]
         for workload in (workload_a, workload_b)
     )
     left_a, left_b, pairs = _joined(a, b, lambda group: (group.name,))
@@ -227,6 +227,9 @@ def differences(a: Operand, b: Operand, workload: MatchedWorkload) -> list[Diffe
         differing.append(Difference("files", texts[0], texts[1], is_warning=True))
     if len(rows_a) != len(rows_b):
         differing.append(Difference("runs at once", str(len(rows_a)), str(len(rows_b))))
+    services = [_services_text(each) for each in (workload.a, workload.b)]
+    if services[0] != services[1]:
+        differing.append(Difference("services", services[0], services[1]))
     if not ended_alike(workload):
         ends = [_ends_text(_unfinished(rows), len(rows)) for rows in (rows_a, rows_b)]
         differing.append(Difference("ends", ends[0], ends[1], is_warning=True))
@@ -246,7 +249,13 @@ def ended_alike(workload: MatchedWorkload) -> bool:
 
 
 def _rows(workload: WorkloadSummary) -> list[RunSummary]:
-    return [row for group in workload.groups for row in group.runs]
+    """Return its rows without services, which are no part of the question."""
+    return [row for group in workload.trained for row in group.runs]
+
+
+def _services_text(workload: WorkloadSummary) -> str:
+    names = [row.name for group in workload.groups if group.is_service for row in group.runs]
+    return _values_text(names) or _NOTHING
 
 
 def _is_dirty(operand: Operand, rows: Iterable[RunSummary]) -> bool:

@@ -328,10 +328,10 @@ class _Batch:
         return [float(combine(values)) for values in chosen], methods
 
     def _windows(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
-        """Return the runs that have a window, with their windows."""
+        """Return the runs with a window, and it; services do no work of their own."""
         return [
             (run, window)
-            for run in attempt.runs
+            for run in attempt.trained
             if (window := self.windows.get(run.run_id)) is not None and window.stretches
         ]
 

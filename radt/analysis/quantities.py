@@ -24,7 +24,9 @@ class Quantity(StrEnum):
     SAMPLES_PER_S_OF_RUN = "samples_per_s_of_run"
     DATA_WAIT = "data_wait"
     CPU = "cpu"
+    CPU_OF_ALL = "cpu_of_all"
     MEMORY = "memory"
+    MEMORY_OF_ALL = "memory_of_all"
     MEMORY_PEAK = "memory_peak"
     SM_ACTIVE = "sm_active"
     GPU_UTILIZATION = "gpu_utilization"
@@ -191,6 +193,12 @@ _INFO: dict[Quantity, QuantityInfo] = {
         Reading.MEAN,
         ("process.cpu.utilization",),
     ),
+    Quantity.CPU_OF_ALL: QuantityInfo(
+        *("cpu of all", "1", Subject.TOGETHER, Combine.SUM),
+        "CPU time of the process trees per second, sum of all runs of the workload and its "
+        "services; 100 % is one core",
+        units.percent,
+    ),
     Quantity.MEMORY: QuantityInfo(
         *("memory", "By", Subject.RUNS, Combine.SUM),
         "Memory of the process trees, mean over time, sum of the runs: PSS, in which a page that "
@@ -198,6 +206,12 @@ _INFO: dict[Quantity, QuantityInfo] = {
         units.size,
         Reading.MEAN,
         ("process.memory.pss", "process.memory.rss"),
+    ),
+    Quantity.MEMORY_OF_ALL: QuantityInfo(
+        *("memory of all", "By", Subject.TOGETHER, Combine.SUM),
+        "Memory of the process trees, mean over time, sum of all runs of the workload and its "
+        "services; PSS, or RSS where PSS was not read",
+        units.size,
     ),
     Quantity.MEMORY_PEAK: QuantityInfo(
         *("RSS peak", "By", Subject.RUNS, Combine.SUM),

@@ -32,6 +32,7 @@ from radt.analysis.footnotes import RecordedWorkload, footnotes
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead, total_overhead
 from radt.analysis.summaries import (
+    SUMS_WITH_SERVICES,
     Interference,
     WorkloadData,
     WorkloadSummary,
@@ -43,7 +44,7 @@ from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import window_notes
 from radt.store.reader import StoreReader
 from radt.store.records import WorkloadRecord
-from radt.tags import PROFILED, PROFILED_BESIDE, SERIES
+from radt.tags import PROFILED, PROFILED_BESIDE, ROLE, SERIES
 from radt.units import plural
 
 #: The runs of a workload, each with its revision.
@@ -82,7 +83,8 @@ class Report:
         """Return the quantities that any workload has, in order.
 
         Utilisation is omitted if each workload that has it also has SM activity, which is more
-        informative; the throughput of a run if it equals that of all.
+        informative; the throughput of a run if it equals that of all; sums of all runs where no
+        workload has a service.
         """
         measured = {
             quantity
@@ -103,6 +105,8 @@ class Report:
             if Quantity.SAMPLES_PER_S in group.values
         ):
             measured.discard(Quantity.SAMPLES_PER_S_OF_RUN)
+        if not any(workload.is_served for workload in self.workloads):
+            measured -= SUMS_WITH_SERVICES.keys()
         return tuple(quantity for quantity in Quantity if quantity in measured)
 
 
@@ -195,7 +199,7 @@ def read_report(
         (key, baseline)
         for place, (repeats, workload_data) in enumerate(zip(read, data, strict=True))
         if ran_alone(repeats)
-        and (key := keys[repeats[-1].runs[0].run_id]) in compared
+        and (key := keys[repeats[-1].trained[0].run_id]) in compared
         and (
             baseline := baseline_of(
                 repeats,
@@ -277,7 +281,7 @@ def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
 def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
     """Return the tags of the experiment's runs that attempts and summaries depend on."""
     tags: dict[str, dict[str, str]] = {}
-    for key in (PROFILED, PROFILED_BESIDE, SERIES):
+    for key in (PROFILED, PROFILED_BESIDE, ROLE, SERIES):
         for run_id, value in reader.tagged(key, experiment).items():
             tags.setdefault(run_id, {})[key] = value
     return tags

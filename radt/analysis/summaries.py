@@ -25,11 +25,18 @@ from radt.analysis.recording import (
     tracker_cpu,
 )
 from radt.analysis.window_spec import WindowSpec
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
-from radt.tags import PROFILED, PROFILED_BESIDE
+from radt.tags import PROFILED, PROFILED_BESIDE, ROLE
 from radt.units import NO_VALUE
+
+#: Sums over all rows of a workload, and what they add up. With services they say what the workload
+#: takes, wherever its work is done.
+SUMS_WITH_SERVICES = {
+    Quantity.CPU_OF_ALL: Quantity.CPU,
+    Quantity.MEMORY_OF_ALL: Quantity.MEMORY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,14 @@ class RunSummary:
         name: Name, unique among the models of the experiment.
         repeats: Number of finished runs.
         profiled: The profiler that it ran under or beside; empty without one.
+        is_service: It served the other rows.
     """
 
     run: RunRecord
     name: str
     repeats: int
     profiled: str = ""
+    is_service: bool = False
 
     @property
     def status(self) -> RunStatus:
@@ -73,6 +82,11 @@ class GroupSummary:
     values: Mapping[Quantity, Estimate] = field(default_factory=dict)
     baseline: Baseline | None = None
     shortage: MemoryShortage | None = None
+
+    @property
+    def is_service(self) -> bool:
+        """Return whether they served the other runs of the workload."""
+        return self.runs[0].is_service
 
     @property
     def repeats(self) -> int:
@@ -109,7 +123,7 @@ class WorkloadSummary:
 
     Attributes:
         label: Its label; `NO_VALUE` without one.
-        groups: Its like runs.
+        groups: Its like runs, services last.
         energy: Energy of its GPUs and runs.
         host: Its machine.
         values: Values of its devices, and of all its runs together.
@@ -127,8 +141,19 @@ class WorkloadSummary:
     is_adjusted: bool = False
 
     @property
+    def trained(self) -> Sequence[GroupSummary]:
+        """Return its like runs without services."""
+        return [group for group in self.groups if not group.is_service]
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether it has a service."""
+        return len(self.trained) < len(self.groups)
+
+    @property
     def run_count(self) -> int:
-        return sum(len(group.runs) for group in self.groups)
+        """Return how many runs shared the hardware, without services."""
+        return sum(len(group.runs) for group in self.trained)
 
     @property
     def workload_id(self) -> str:
@@ -140,7 +165,7 @@ class WorkloadSummary:
         """Return its label, else the names of its runs."""
         if self.label != NO_VALUE:
             return self.label
-        return ", ".join(group.name for group in self.groups)
+        return ", ".join(group.name for group in self.trained)
 
     def estimate(self, quantity: Quantity, group: GroupSummary) -> Estimate | None:
         """Return a value of one of its groups, or of all of it, whichever has the quantity."""
@@ -194,7 +219,10 @@ def workload_summary(
     """
     measured = data.measures.rows
     rows = {letter: _row(row, names, tags) for letter, row in measured.items()}
-    baseline_of_row = {letter: baselines.get(keys[row.run.run_id]) for letter, row in rows.items()}
+    baseline_of_row = {
+        letter: None if row.is_service else baselines.get(keys[row.run.run_id])
+        for letter, row in rows.items()
+    }
     joint, is_adjusted = makespan_values(
         repeats,
         [
@@ -207,9 +235,10 @@ def workload_summary(
                 ],
             )
             for letter, row in measured.items()
+            if not rows[letter].is_service
         ],
     )
-    values = {**data.measures.values, **joint}
+    values = {**data.measures.values, **joint, **_sums(list(measured.values()))}
     if (cpu := tracker_cpu(repeats, data.recordings)) is not None:
         values[Quantity.TRACKER_CPU] = cpu
     return WorkloadSummary(
@@ -231,6 +260,16 @@ def workload_summary(
     )
 
 
+def _sums(rows: Sequence[Sequence[RunMeasures | None]]) -> dict[Quantity, Estimate]:
+    """Return the sums over all rows; none of a quantity that a row does not have."""
+    sums = {}
+    for quantity, part in SUMS_WITH_SERVICES.items():
+        of_rows = [value_of([row], part) for row in rows]
+        if None not in of_rows and (estimate := value_of(rows, part)) is not None:
+            sums[quantity] = estimate
+    return sums
+
+
 def _row(
     row: Sequence[RunMeasures | None],
     names: Mapping[str, str],
@@ -242,16 +281,18 @@ def _row(
     own = tags.get(run.run_id, {})
     neighbour = own.get(PROFILED_BESIDE, "")
     profiled = own.get(PROFILED, "") or (f"beside {neighbour}" if neighbour else "")
-    return RunSummary(run, names[run.run_id], len(finished), profiled)
+    is_service = own.get(ROLE) == Role.SERVICE
+    return RunSummary(run, names[run.run_id], len(finished), profiled, is_service)
 
 
 def _like_rows(
     rows: Mapping[str, RunSummary], keys: Mapping[str, BaselineKey]
 ) -> Iterable[Sequence[str]]:
-    """Return the letters of rows to summarise as one."""
+    """Return the letters of rows to summarise as one, services last."""
     groups: dict[tuple[object, ...], list[str]] = {}
-    for letter, row in rows.items():
-        groups.setdefault((keys[row.run.run_id], row.status, row.profiled), []).append(letter)
+    for letter, row in sorted(rows.items(), key=lambda item: item[1].is_service):
+        key = (keys[row.run.run_id], row.status, row.profiled, row.is_service)
+        groups.setdefault(key, []).append(letter)
     return groups.values()
 
 
@@ -272,9 +313,13 @@ def _group(
     alone = None if baseline is None else baseline.time_per_epoch
     if time is not None and alone is not None and alone.mean:
         values[Quantity.SLOWDOWN] = time.over(alone)
+    about = [
+        *([runs[0].profiled] if runs[0].profiled else ()),
+        *([Role.SERVICE] if runs[0].is_service else ()),
+    ]
     shortages = (recordings[run.run.run_id].shortage for run in runs)
     return GroupSummary(
-        name=f"{name} ({runs[0].profiled})" if runs[0].profiled else name,
+        name=f"{name} ({'; '.join(about)})" if about else name,
         runs=runs,
         status=runs[0].status,
         values=values,
@@ -365,10 +410,10 @@ def interference(workloads: Iterable[WorkloadSummary]) -> Interference:
 
 
 def _encounters(workload: WorkloadSummary) -> Iterator[Encounter]:
-    runs = [(group, run) for group in workload.groups for run in group.runs]
+    runs = [(group, run) for group in workload.trained for run in group.runs]
     if any(group.status is not RunStatus.FINISHED or run.profiled for group, run in runs):
         return
-    for group in workload.groups:
+    for group in workload.trained:
         slowdown = group.values.get(Quantity.SLOWDOWN)
         neighbours = _neighbours(group, runs)
         if slowdown is None or not neighbours:

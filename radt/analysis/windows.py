@@ -124,7 +124,23 @@ def find_windows(
                 if draft is not None and overlap is not None and not draft.missing:
                     drafts[run.run_id] = _within_overlap(draft, overlap)
     windows = {run_id: _window(draft) for run_id, draft in drafts.items()}
+    for attempt in attempts:
+        windows |= _of_services(attempt, windows)
     return _with_names(reader, windows, spec) if is_marked else windows
+
+
+def _of_services(attempt: Attempt, windows: Mapping[str, Window]) -> dict[str, Window]:
+    """Return the windows of the services of a start: while one of the others is measured.
+
+    So loads of services and of those that they serve are of the same time, and can be added up.
+    """
+    served = merged(
+        part
+        for run in attempt.trained
+        if run.run_id in windows
+        for part in windows[run.run_id].stretches
+    )
+    return {run_id: Window(served) for run_id in attempt.services if run_id in windows and served}
 
 
 def after_first(epochs: Sequence[MarkerRecord]) -> Window:
@@ -138,14 +154,18 @@ def after_first(epochs: Sequence[MarkerRecord]) -> Window:
 
 
 def _overlap(attempt: Attempt) -> Stretch | str | None:
-    """Return when all runs of a workload ran, else why that is unknown; None for one run."""
-    if len(attempt.runs) == 1 and attempt.complete:
+    """Return when all runs of a workload ran, else why that is unknown; None for one run.
+
+    Services do not count.
+    """
+    runs = attempt.trained
+    if len(runs) == 1 and attempt.complete:
         return None
     if not attempt.complete:
         return "not all runs of the workload came to a result"
-    starts = [run.started_ns for run in attempt.runs if run.started_ns is not None]
-    ends = [run.ended_ns for run in attempt.runs if run.ended_ns is not None]
-    if len(starts) < len(attempt.runs) or len(ends) < len(attempt.runs):
+    starts = [run.started_ns for run in runs if run.started_ns is not None]
+    ends = [run.ended_ns for run in runs if run.ended_ns is not None]
+    if len(starts) < len(runs) or len(ends) < len(runs):
         return "a run of the workload has no recorded start or end"
     if max(starts) >= min(ends):
         return "the runs of the workload never ran all at the same time"

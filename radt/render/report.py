@@ -69,9 +69,16 @@ def report_document(content: Content) -> Document:
     blocks.append(Notes([Note(text, Tone.DIM) for text in _notes(content)]))
     facts = []
     if content.items:
+        services = sum(
+            len(group.runs)
+            for item in content.items
+            for group in item.summary.groups
+            if group.is_service
+        )
         facts = [
             units.plural(len(content.items), "workload"),
             units.plural(sum(item.summary.run_count for item in content.items), "run"),
+            *([units.plural(services, "service")] if services else ()),
             f"window: {content.window}",
         ]
     return Document(content.title, facts, blocks)
@@ -122,7 +129,7 @@ def epochs_hint(workloads: Sequence[WorkloadSummary]) -> str:
     finished = [
         group
         for workload in workloads
-        for group in workload.groups
+        for group in workload.trained
         if group.status is RunStatus.FINISHED
     ]
     if all(group.mean(Quantity.TIME_PER_EPOCH) is not None for group in finished):

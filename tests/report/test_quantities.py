@@ -70,6 +70,8 @@ def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
             "makespan": 19.0,
             "serial": 2 * 15.0,
             "speed_up": 30 / 19,
+            "cpu_of_all": 1.96,
+            "memory_of_all": 4e9,
         }
     )
     (group,) = pair.groups
