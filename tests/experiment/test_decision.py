@@ -19,7 +19,7 @@ from radt.experiment.plan import (
     letter,
 )
 from radt.experiment.program import Program, ProgramKind
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 
 
 def row(status: RunStatus | None, repeats_done: int | None = None) -> RunPlan:
@@ -107,3 +107,29 @@ def test_repeats_that_are_missing_do_not_start_a_workload_that_failed() -> None:
 def test_a_workload_goes_on_at_the_repeat_that_not_all_rows_have() -> None:
     rows = row(RunStatus.FINISHED, 2), row(RunStatus.KILLED, 1)
     assert first_repeat(workload(*rows)) == 2
+
+
+def service(status: RunStatus | None, repeats_done: int | None = None) -> RunPlan:
+    return replace(row(status, repeats_done), role=Role.SERVICE)
+
+
+@pytest.mark.parametrize("status", [None, *RunStatus])
+def test_a_service_runs_with_its_workload_and_never_alone(status: RunStatus | None) -> None:
+    done = workload(row(RunStatus.FINISHED), service(status))
+    assert set(actions(done).values()) == {Action.SKIP}
+    due = workload(row(RunStatus.KILLED), service(status))
+    assert all(action.runs for action in actions(due).values())
+
+
+def test_a_service_that_failed_is_a_reason_to_run_what_failed_again() -> None:
+    rows = row(RunStatus.FINISHED), service(RunStatus.FAILED)
+    assert actions(workload(*rows), rerun=True) == {"a": Action.AGAIN, "b": Action.RUN}
+    killed = row(RunStatus.FINISHED), service(RunStatus.KILLED)
+    assert set(actions(workload(*killed), rerun=True).values()) == {Action.SKIP}
+
+
+def test_the_repeats_of_a_workload_are_those_of_the_rows_that_are_served() -> None:
+    rows = row(RunStatus.FINISHED, 2), service(RunStatus.KILLED, 1)
+    assert first_repeat(workload(*rows)) == 3
+    assert set(actions(workload(*rows), repeat=2).values()) == {Action.SKIP}
+    assert all(action.runs for action in actions(workload(*rows), repeat=3).values())

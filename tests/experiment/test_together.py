@@ -115,3 +115,35 @@ def test_workloads_that_are_not_understood_are_not_planned(planned: Planned) -> 
 
     assert [(problem.line, problem.column) for problem in problems] == [(3, "File"), (4, "Devices")]
     assert card.asked == 0
+
+
+def test_a_service_takes_no_part_in_sharing_a_gpu_that_it_does_not_use(planned: Planned) -> None:
+    plan = planned(
+        "Workload,Role,Devices,Collocation,File\n"
+        "1,,0,MPS,train.py\n1,,0,MPS,train.py\n1,Service,cpu,,train.py\n",
+        Card(),
+    )
+
+    (workload,) = plan.workloads
+    assert [run.is_service for run in workload.runs] == [False, False, True]
+    assert [run.letter for run in workload.trained] == ["a", "b"]
+
+
+def test_a_workload_of_services_only_is_a_problem(planned: Planned) -> None:
+    text = "Workload,Role,File\n1,service,train.py\n1,service,train.py\n2,,train.py\n"
+
+    (problem,) = problems_of(planned, text, Card())
+
+    assert (problem.line, problem.column) == (2, "Role")
+    assert problem.cause == "workload 1 has services only (with line 3)"
+    assert problem.remedy == (
+        "Add a row that they serve (same Workload, no Role), or empty the cell"
+    )
+
+
+def test_an_unknown_role_says_which_there_are(planned: Planned) -> None:
+    (problem,) = problems_of(planned, "Role,File\nserver,train.py\n-,train.py\n", Card())
+
+    assert (problem.line, problem.column) == (2, "Role")
+    assert problem.cause == "unknown role 'server'"
+    assert problem.remedy == "Write service, or leave it empty for a training run"
