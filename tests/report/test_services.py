@@ -115,12 +115,14 @@ def test_a_service_that_failed_leaves_the_others_their_results(
 def test_a_comparison_matches_no_service_and_compares_the_sum(study: Study) -> None:
     study.workload("own", [Planted(letter, 4.0) for letter in "ab"])
     served(study, "shared", [Planted(letter, 2.0, cores=0.2) for letter in "ab"])
+    served(study, "again", [Planted(letter, 2.0, cores=0.2) for letter in "ab"])
     folder = Path(study.store).parent
     with OperandFinder(Places.of(folder), DEFAULT_WINDOW, folder) as finder:
         a, b = finder.find("study/own"), finder.find("study/shared")
         (workload,) = compare(a, b).workloads
+        (alike,) = compare(b, finder.find("study/again")).workloads
     found = {finding.quantity: finding for finding in workload.findings}
-    assert {finding.runs for finding in workload.findings} == {""}
+    assert {finding.runs for finding in (*workload.findings, *alike.findings)} == {""}
     assert found[Quantity.TIME_PER_EPOCH].b.mean == pytest.approx(2.0)
     assert found[Quantity.CPU_OF_ALL].a.mean == pytest.approx(2 * 0.98)
     assert found[Quantity.CPU_OF_ALL].b.mean == pytest.approx(2 * 0.2 + 0.5)
