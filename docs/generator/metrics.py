@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from docs.generator import markdown
 from radt.listeners import registry
 from radt.listeners.api import Listener, Metric, Source
+from radt.loader_metrics import LOADER_METRICS
 from radt.model import SeriesKind
 
 #: Where entry points of the project itself lead; plug-ins that happen to be installed stay out.
@@ -20,6 +21,17 @@ def metrics_reference() -> str:
     sources = [*found.listeners.values(), *found.profilers.values()]
     return "\n\n".join(
         part for kind in sources if kind.__module__.startswith(_OWN) for part in _section(kind)
+    )
+
+
+def loader_metrics_reference() -> str:
+    """The standard metrics of loaders."""
+    return markdown.table(
+        ("series", "unit", "meaning"),
+        [
+            (markdown.code(metric.name), markdown.code(metric.unit), markdown.plain(metric.meaning))
+            for metric in LOADER_METRICS
+        ],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from docs.generator import markdown
 from docs.generator.docstrings import as_markdown
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import Relation, SeriesQuantity, Statistic
 from radt.render import report_csv, report_json
 
 
@@ -21,6 +22,23 @@ def quantities_reference() -> str:
                 ", else ".join(markdown.code(metric) for metric in quantity.info.metrics),
             )
             for quantity in Quantity
+        ],
+    )
+
+
+def series_quantities_reference() -> str:
+    """Every statistic of a series."""
+    examples = [
+        SeriesQuantity(statistic, "METRIC", Relation.AT_LEAST, 0.65)
+        if statistic is Statistic.TIME_TO
+        else SeriesQuantity(statistic, "METRIC")
+        for statistic in Statistic
+    ]
+    return markdown.table(
+        ("quantity", "meaning"),
+        [
+            (markdown.code(each.value), f"{markdown.plain(each.info.explanation)}.")
+            for each in examples
         ],
     )
 

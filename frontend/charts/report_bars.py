@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Combine, Quantity
+from radt.analysis.series_quantities import AnyQuantity
 from radt.frontend.charts.traces import Figure, escaped, shortened
 from radt.frontend.data.model import STATUS_WORDS
-from radt.frontend.data.report_model import MAX_BARS, PEAKS, Bar, Size, column_of
+from radt.frontend.data.report_model import MAX_BARS, Bar, Size, column_of, peak_of
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour
 from radt.render.markup import blocks_of
 from radt.render.numbers import ScaledQuantity, describe, error_bar
@@ -157,7 +158,7 @@ _AGAINST_ONE = (Quantity.SLOWDOWN, Quantity.SPEED_UP)
 
 
 def figure(
-    quantity: Quantity, bars: Sequence[Bar], scheme: Scheme, size: Size, *, in_blocks: bool
+    quantity: AnyQuantity, bars: Sequence[Bar], scheme: Scheme, size: Size, *, in_blocks: bool
 ) -> Figure:
     """Draw at most `MAX_BARS` bars."""
     ink = INKS[scheme]
@@ -200,8 +201,13 @@ def figure(
     ]
     traces += _parts(quantity, known, factor, ink)
     traces += _peaks(quantity, known, factor, ink)
-    layout = _layout(ink, bars, at, size, max(top * _AIR, 1e-12))
+    # Only quantities of series may be negative.
+    bottom = min([0.0, *(estimate.mean for _, _, estimate in known)]) * factor
+    limits = (bottom * _AIR, max(top * _AIR, 0.0 if bottom else 1e-12))
+    layout = _layout(ink, bars, at, size, limits)
     layout["shapes"] = separators(blocks, at, ink)
+    if bottom:
+        layout["shapes"].append(hairline(0.0, ink))
     if quantity in _AGAINST_ONE and known:
         layout["shapes"].append(hairline(1.0, ink))
     layout["annotations"] = [
@@ -233,17 +239,18 @@ def _positions(blocks: Sequence[tuple[int, int]]) -> list[float]:
     ]
 
 
-def _hover(quantity: Quantity, bar: Bar, estimate: Estimate) -> str:
+def _hover(quantity: AnyQuantity, bar: Bar, estimate: Estimate) -> str:
     lines = [f"<b>{escaped(bar.entry.name)}</b>  {escaped(bar.runs)}"]
     lines.append(escaped(describe(quantity, estimate, bar.run_count)))
-    if bar.peak is not None:
-        lines.append(f"peak {escaped(describe(PEAKS[quantity], bar.peak, bar.run_count))}")
+    peak = peak_of(quantity)
+    if bar.peak is not None and peak is not None:
+        lines.append(f"peak {escaped(describe(peak, bar.peak, bar.run_count))}")
     lines += [escaped(method) for method in estimate.methods]
     return "<br>".join(lines)
 
 
 def _parts(
-    quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
+    quantity: AnyQuantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
 ) -> list[Figure]:
     """Return dots for single runs; none where the bar is their sum."""
     if quantity.info.combine is Combine.SUM or is_shared(quantity):
@@ -261,9 +268,9 @@ def _parts(
 
 
 def _peaks(
-    quantity: Quantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
+    quantity: AnyQuantity, known: Sequence[tuple[float, Bar, Estimate]], factor: float, ink: Ink
 ) -> list[Figure]:
-    if quantity not in PEAKS:
+    if peak_of(quantity) is None:
         return []
     peaks = [(x, bar.peak.mean * factor) for x, bar, _ in known if bar.peak is not None]
     marker = {
@@ -293,7 +300,9 @@ def _room_px(at: Sequence[float], size: Size) -> float:
     return _PLOT_PX[size] / max(4.8, (at[-1] if at else 0.0) + 1.2)
 
 
-def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top: float) -> Figure:
+def _layout(
+    ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, limits: tuple[float, float]
+) -> Figure:
     labels = [escaped(shortened(bar.label, _LABEL_CHARS)) for bar in bars]
     widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
     room_px = _room_px(at, size)
@@ -340,7 +349,7 @@ def _layout(ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, top:
             "fixedrange": True,
         },
         "yaxis": {
-            "range": [0, top],
+            "range": list(limits),
             "gridcolor": ink.grid,
             "gridwidth": 1,
             "zeroline": False,

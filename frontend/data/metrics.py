@@ -15,6 +15,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS
 from radt.frontend.selection import Selection
 from radt.frontend.view import View
+from radt.loader_metrics import meaning_of, standard_unit
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.records import SeriesRecord
 from radt.usage import KERNEL
@@ -63,14 +64,15 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
         for record in series
         if record.method
     )
+    standard = meaning_of(first.metric)
     return Quantity(
         first.metric,
         # One listener's counter may be another's rate.
-        min(drawn) if mixed else first.unit,
+        min(drawn) if mixed else standard_unit(first.metric, first.unit),
         first.scope,
         SeriesKind.GAUGE if mixed else first.kind,
         first.listener,
-        methods=tuple(dict.fromkeys(methods)),
+        methods=tuple(dict.fromkeys([*methods, *filter(None, [standard])])),
         estimated=any(record.estimated for record in series),
         scopes=tuple(dict.fromkeys(record.scope for record in series)),
     )

@@ -7,8 +7,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
-from radt.analysis.quantities import Quantity
+from sqlalchemy import text
+
 from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.series_quantities import SeriesQuantity, Statistic, joined
 from radt.analysis.window_spec import WindowSpec
 from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.report_model import (
@@ -24,7 +26,9 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Pick, PickKind
 from radt.frontend.selection import latest_experiment
 from radt.frontend.view import View
+from radt.model import SOFTWARE
 from radt.render.report_content import Content, Item
+from radt.store.reader import StoreReader
 
 #: The limit on experiments whose reports are cached.
 _REMEMBERED = 8
@@ -44,7 +48,14 @@ def read_shown(source: Source, view: View) -> Shown:
     else:
         names = tuple(dict.fromkeys(pick.experiment for pick in picks))
     reports = tuple(
-        _read(source, name, profiled=choices.profiled, window=choices.window) for name in names
+        _read(
+            source,
+            name,
+            profiled=choices.profiled,
+            window=choices.window,
+            series=choices.series,
+        )
+        for name in names
     )
     entries = [
         entry
@@ -53,7 +64,8 @@ def read_shown(source: Source, view: View) -> Shown:
         if picks is None or _is_picked(entry, picks)
     ]
     kept = [entry.summary for entry in entries]
-    quantities = Report("", kept).quantities
+    series = joined(choices.series, [report.series for report in reports])
+    quantities = Report("", kept, series=series).quantities
     return Shown(
         names,
         reports,
@@ -63,6 +75,7 @@ def read_shown(source: Source, view: View) -> Shown:
         sum(report.left_out for report in reports),
         sum(report.open for report in reports),
         reports[0].window.text if reports else "",
+        series.problems,
     )
 
 
@@ -94,7 +107,9 @@ def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
             ),
             reverse=choices.is_descending,
         )
-    quantity = Quantity(choices.sort)
+    quantity = choices.sort_quantity
+    if quantity is None:
+        return in_order
     best = max if choices.is_descending else min
     values = [
         [
@@ -111,13 +126,20 @@ def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
     return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
 
 
-_Asked = tuple[str, bool, WindowSpec]
+_Asked = tuple[str, bool, WindowSpec, tuple[SeriesQuantity, ...]]
 _caches: WeakKeyDictionary[Source, OrderedDict[_Asked, ReportCache]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _read(source: Source, experiment: str, *, profiled: bool, window: WindowSpec) -> Report:
-    key = (experiment, profiled, window)
+def _read(
+    source: Source,
+    experiment: str,
+    *,
+    profiled: bool,
+    window: WindowSpec,
+    series: tuple[SeriesQuantity, ...],
+) -> Report:
+    key = (experiment, profiled, window, series)
     with _lock:
         caches = _caches.setdefault(source, OrderedDict())
         cache = caches.setdefault(key, ReportCache())
@@ -127,9 +149,33 @@ def _read(source: Source, experiment: str, *, profiled: bool, window: WindowSpec
     return source.remember(
         ("report", *key),
         lambda reader: read_report(
-            reader, experiment, profiled=profiled, window=window, cache=cache
+            reader, experiment, profiled=profiled, window=window, cache=cache, series=series
         ),
     )
+
+
+_LOGGED = text(
+    "SELECT DISTINCT series.metric FROM series JOIN run ON run.run_id = series.run_id "
+    "WHERE run.experiment = :experiment AND series.listener = :listener ORDER BY series.metric"
+)
+#: Statistics to suggest of each logged metric.
+_SUGGESTED = (Statistic.LAST, Statistic.MAX, Statistic.MIN, Statistic.MEAN, Statistic.P95)
+
+
+def suggestions(source: Source, experiment: str) -> list[str]:
+    """Return quantities of the metrics that an experiment's scripts logged.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def metrics(reader: StoreReader) -> list[str]:
+        with reader.snapshot() as connection:
+            parameters = {"experiment": experiment, "listener": SOFTWARE}
+            return [str(row[0]) for row in connection.execute(_LOGGED, parameters)]
+
+    names = source.remember(("logged", experiment), metrics)
+    return [f"{statistic}({name})" for name in names for statistic in _SUGGESTED]
 
 
 def _entries(source: Source, report: Report, *, prefix: str) -> Iterable[Entry]:

@@ -10,6 +10,12 @@ from typing import Self
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import Report
+from radt.analysis.series_quantities import (
+    AnyQuantity,
+    SeriesProblem,
+    SeriesQuantity,
+    parse_series_quantity,
+)
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.errors import UsageError
@@ -25,6 +31,11 @@ PICKED = "report.picked"
 PAGE = "report.page"
 WINDOW = "report.window"
 OVERLAP = "report.overlap"
+SERIES = "report.series"
+#: Between quantities of series in an address; their metrics may have commas.
+SEPARATOR = ";"
+#: The limit on charts of quantities of series on one page.
+MAX_SERIES = 8
 
 #: Sort keys that are not quantities.
 BY_ORDER = ""
@@ -71,6 +82,9 @@ class Choices:
         window: The part of each run that counts.
         window_text: The window as the user typed it.
         window_error: Why the typed window is invalid; empty if it is valid.
+        series: Quantities of series, shown besides the columns.
+        series_texts: What the user typed for them.
+        series_error: Why one of these is invalid; empty if all are valid.
     """
 
     sort: str = BY_ORDER
@@ -82,13 +96,23 @@ class Choices:
     window: WindowSpec = DEFAULT_WINDOW
     window_text: str = ""
     window_error: str = ""
+    series: tuple[SeriesQuantity, ...] = ()
+    series_texts: tuple[str, ...] = ()
+    series_error: str = ""
+
+    @property
+    def sort_quantity(self) -> AnyQuantity | None:
+        """The quantity to sort by; None for other orders."""
+        return next((each for each in (*Quantity, *self.series) if each.value == self.sort), None)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Return valid choices; invalid ones are ignored."""
         sort = options.get(SORT, "")
         name = sort.removeprefix("-")
-        if name not in (BY_WORKLOAD, BY_NAME, *Quantity):
+        texts = tuple(filter(None, map(str.strip, options.get(SERIES, "").split(SEPARATOR))))
+        series, series_error = _series(texts)
+        if name not in (BY_WORKLOAD, BY_NAME, *Quantity, *(each.value for each in series)):
             sort = name = BY_ORDER
         columns = options.get(COLUMNS)
         page = options.get(PAGE, "")
@@ -103,13 +127,20 @@ class Choices:
             window=window,
             window_text=options.get(WINDOW, ""),
             window_error=error,
+            series=series,
+            series_texts=texts,
+            series_error=series_error,
         )
 
-    def shown(self, measured: Iterable[Quantity]) -> tuple[Quantity, ...]:
-        """Return the shown columns of measured quantities."""
+    def shown(self, measured: Iterable[AnyQuantity]) -> tuple[AnyQuantity, ...]:
+        """Return the shown columns of measured quantities; those of series are all shown."""
         available = tuple(measured)
         if self.columns is not None:
-            return tuple(quantity for quantity in available if quantity in self.columns)
+            return tuple(
+                quantity
+                for quantity in available
+                if quantity in self.columns or isinstance(quantity, SeriesQuantity)
+            )
         hidden = set(_ASKED_FOR)
         if Quantity.GPU_MEMORY_PEAK in available:
             hidden.add(Quantity.MEMORY_PEAK)
@@ -121,6 +152,18 @@ def _window(text: str, *, overlap: bool) -> tuple[WindowSpec, str]:
         return WindowSpec.parse(text, overlap=overlap), ""
     except UsageError as error:
         return WindowSpec(overlap=overlap), str(error)
+
+
+def _series(texts: Iterable[str]) -> tuple[tuple[SeriesQuantity, ...], str]:
+    """Return the valid ones of typed quantities of series, and the first error."""
+    found: list[SeriesQuantity] = []
+    problem = ""
+    for text in texts:
+        try:
+            found.append(parse_series_quantity(text))
+        except UsageError as error:
+            problem = problem or str(error)
+    return tuple(dict.fromkeys(found)), problem
 
 
 def _quantities(texts: Iterable[str]) -> tuple[Quantity, ...]:
@@ -137,6 +180,11 @@ PEAKS = {
     Quantity.MEMORY: Quantity.MEMORY_PEAK,
     Quantity.GPU_MEMORY: Quantity.GPU_MEMORY_PEAK,
 }
+
+
+def peak_of(quantity: AnyQuantity) -> Quantity | None:
+    """Return the quantity drawn into the chart of another one, if any."""
+    return PEAKS.get(quantity) if isinstance(quantity, Quantity) else None
 
 
 class Size(StrEnum):
@@ -203,13 +251,15 @@ class Bar:
         return self.entry.summary.run_count
 
 
-def charted(shown: Shown) -> tuple[Quantity, ...]:
+def charted(shown: Shown) -> tuple[AnyQuantity, ...]:
     """Return the quantities that have a chart of their own."""
-    drawn_elsewhere = {peak for mean, peak in PEAKS.items() if mean in shown.quantities}
+    drawn_elsewhere: set[AnyQuantity] = {
+        peak for mean, peak in PEAKS.items() if mean in shown.quantities
+    }
     return tuple(quantity for quantity in shown.quantities if quantity not in drawn_elsewhere)
 
 
-def bars_of(shown: Shown, quantity: Quantity, choices: Choices) -> list[Bar]:
+def bars_of(shown: Shown, quantity: AnyQuantity, choices: Choices) -> list[Bar]:
     """Return the bars, in the table's order, or by degree of collocation if no order was chosen.
 
     Workloads beyond the first `MAX_BARS` bars are left out.
@@ -238,24 +288,28 @@ def size_of(bar_count: int) -> Size:
     return Size.MEDIUM if bar_count <= _MEDIUM_BARS else Size.LARGE
 
 
-def title_of(quantity: Quantity) -> str:
+def title_of(quantity: AnyQuantity) -> str:
     """Return the title of a quantity's chart."""
+    if isinstance(quantity, SeriesQuantity):
+        return quantity.value
     return _HEADINGS.get(quantity, quantity.info.title)
 
 
-def column_of(quantity: Quantity, bars: Sequence[Bar]) -> ScaledQuantity:
+def column_of(quantity: AnyQuantity, bars: Sequence[Bar]) -> ScaledQuantity:
     """Return the column of a quantity, which has the unit of the axis."""
     estimates = [bar.estimate for bar in bars if bar.estimate is not None]
     estimates += [bar.peak for bar in bars if bar.peak is not None]
     return scaled(quantity, estimates)
 
 
-def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several: bool) -> list[Bar]:
+def _of_group(
+    entry: Entry, group: GroupSummary, quantity: AnyQuantity, *, several: bool
+) -> list[Bar]:
     finished = group.status is RunStatus.FINISHED
     estimate = group.values.get(quantity) if finished else None
     if estimate is None and (finished or quantity is Quantity.SLOWDOWN):
         return []
-    peak = PEAKS.get(quantity)
+    peak = peak_of(quantity)
     return [
         Bar(
             entry,
@@ -270,12 +324,12 @@ def _of_group(entry: Entry, group: GroupSummary, quantity: Quantity, *, several:
     ]
 
 
-def _of_workload(entry: Entry, groups: Sequence[GroupSummary], quantity: Quantity) -> list[Bar]:
-    estimate = entry.summary.values.get(quantity)
+def _of_workload(entry: Entry, groups: Sequence[GroupSummary], quantity: AnyQuantity) -> list[Bar]:
+    estimate = entry.summary.estimate(quantity, entry.summary.groups[0])
     statuses = {group.status for group in groups}
     if estimate is None and RunStatus.FINISHED in statuses:
         return []
-    peak = PEAKS.get(quantity)
+    peak = peak_of(quantity)
     return [
         Bar(
             entry,
@@ -343,16 +397,18 @@ class Shown:
         left_out: The number of runs that a profiler slowed down.
         open: The number of runs that are running or waiting.
         window: The part of each run that counts.
+        problems: Why quantities of series have no values.
     """
 
     experiments: tuple[str, ...]
     reports: tuple[Report, ...]
     entries: tuple[Entry, ...]
-    quantities: tuple[Quantity, ...]
-    columns: tuple[Quantity, ...]
+    quantities: tuple[AnyQuantity, ...]
+    columns: tuple[AnyQuantity, ...]
     left_out: int
     open: int
     window: str
+    problems: tuple[SeriesProblem, ...] = ()
 
     @property
     def run_count(self) -> int:
@@ -362,9 +418,9 @@ class Shown:
 def sorted_groups(entry: Entry, choices: Choices) -> Sequence[GroupSummary]:
     """Return the groups of a workload, sorted by the same column."""
     groups = list(entry.summary.groups)
-    if choices.sort not in list(Quantity):
+    quantity = choices.sort_quantity
+    if quantity is None:
         return groups
-    quantity = Quantity(choices.sort)
 
     def key(group: GroupSummary) -> tuple[bool, float]:
         estimate = entry.summary.estimate(quantity, group)

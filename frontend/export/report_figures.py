@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import AnyQuantity
 from radt.frontend.charts.report_bars import figure, reaches
 from radt.frontend.charts.traces import Figure, escaped
 from radt.frontend.data.report_model import (
@@ -38,17 +39,17 @@ def in_order(bars: Sequence[Bar]) -> list[Bar]:
     return [replace(bar, tint=order.index(way)) for way, bar in ways]
 
 
-def single(quantity: Quantity, bars: Sequence[Bar], shown: Shown) -> Figure:
+def single(quantity: AnyQuantity, bars: Sequence[Bar], shown: Shown) -> Figure:
     """Draw one quantity of all workloads."""
     return _sheet(", ".join(shown.experiments), [(quantity, bars)], shown.window)
 
 
-def panels(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]]) -> Figure:
+def panels(title: str, of: Sequence[tuple[AnyQuantity, Sequence[Bar]]]) -> Figure:
     """Draw several quantities of the same workloads side by side."""
     return _sheet(title, of, "")
 
 
-def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str) -> Figure:
+def _sheet(title: str, of: Sequence[tuple[AnyQuantity, Sequence[Bar]]], window: str) -> Figure:
     blocks = [len({bar.degree for bar in bars}) for _, bars in of]
     widths = [
         max(_SMALLEST_PX, min(len(bars), MAX_BARS) * _BAR_PX + count * _BAR_PX // 2)
@@ -103,7 +104,7 @@ def _sheet(title: str, of: Sequence[tuple[Quantity, Sequence[Bar]]], window: str
     }
 
 
-def _unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
+def _unit(quantity: AnyQuantity, bars: Sequence[Bar]) -> str:
     words = [column_of(quantity, bars).unit]
     if quantity in PEAKS and any(bar.peak is not None for bar in bars):
         words.append("bar mean, line and number peak")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flask import Flask, Response, request
 
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.errors import RadtError
 from radt.frontend.charts.traces import Figure
 from radt.frontend.data.report import content_of, read_shown
@@ -49,7 +50,13 @@ class Picture:
     height_px: int
 
 
-def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> Iterator[Path]:
+def draw(
+    source: Source,
+    view: View,
+    folder: Path,
+    file_format: FileFormat,
+    chosen: Collection[AnyQuantity] = (),
+) -> Iterator[Path]:
     """Draw all figures of a report; each file is yielded once it is written.
 
     Args:
@@ -57,6 +64,7 @@ def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> I
         view: The view, with experiment and options as on the Report page.
         folder: The folder for the files, which replace those of the same name.
         file_format: The files' format.
+        chosen: Only figures of these quantities; all without any.
 
     Raises:
         PictureError: Kaleido or a browser is missing, or fails.
@@ -67,7 +75,7 @@ def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> I
 
     renderer = Renderer()
     try:
-        for words, made in orders(source, view, file_format):
+        for words, made in orders(source, view, file_format, chosen):
             path = folder / file_name(words, file_format.value)
             picture = renderer.draw(made)
             with whole_file(path) as temporary:
@@ -78,13 +86,14 @@ def draw(source: Source, view: View, folder: Path, file_format: FileFormat) -> I
 
 
 def orders(
-    source: Source, view: View, file_format: FileFormat
+    source: Source, view: View, file_format: FileFormat, chosen: Collection[AnyQuantity] = ()
 ) -> Iterator[tuple[tuple[str, ...], Order]]:
     """Yield the figures to draw, each with the words of its file name."""
     shown = read_shown(source, view)
     choices = Choices.of(view.options)
     name = shown.experiments[0]
-    for picture in _pictures(shown, choices):
+    pictures = _single_pictures(shown, choices, chosen) if chosen else _pictures(shown, choices)
+    for picture in pictures:
         yield (
             (name, *picture.words),
             Order(
@@ -95,7 +104,7 @@ def orders(
                 PNG_SCALE if file_format is FileFormat.PNG else 1.0,
             ),
         )
-    for entry in _with_most_runs(shown.entries):
+    for entry in [] if chosen else _with_most_runs(shown.entries):
         metrics = _metrics(source, entry)
         if not metrics:
             continue
@@ -106,11 +115,21 @@ def orders(
         yield (name, "timeline", entry.name), order(source, asked, read_selection(source, timeline))
 
 
-def _pictures(shown: Shown, choices: Choices) -> Iterator[Picture]:
-    for quantity in charted(shown):
+def _single_pictures(
+    shown: Shown, choices: Choices, quantities: Iterable[AnyQuantity]
+) -> Iterator[Picture]:
+    known = {quantity: quantity for quantity in shown.quantities}  # with the units of series
+    for quantity in quantities:
+        if quantity not in known:
+            continue
         bars = report_figures.in_order(bars_of(shown, quantity, choices))
         if any(bar.estimate is not None for bar in bars):
-            yield _picture(report_figures.single(quantity, bars, shown), quantity.value)
+            words = quantity.words if isinstance(quantity, SeriesQuantity) else quantity.value
+            yield _picture(report_figures.single(known[quantity], bars, shown), words)
+
+
+def _pictures(shown: Shown, choices: Choices) -> Iterator[Picture]:
+    yield from _single_pictures(shown, choices, charted(shown))
     for model, entries in _uniform(shown.entries).items():
         part = replace(shown, entries=tuple(entries))
         panels = []

@@ -7,7 +7,7 @@ only changed ones are sent, so that nothing flickers while runs end.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -17,14 +17,17 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
 from radt.frontend.charts.report_bars import HEIGHT_PX, figure
 from radt.frontend.charts.timeseries import BLANK, config
 from radt.frontend.data.catalog import read_experiments
-from radt.frontend.data.report import content_of, read_shown
+from radt.frontend.data.report import content_of, read_shown, suggestions
 from radt.frontend.data.report_model import (
     BY_ORDER,
+    MAX_SERIES,
+    SEPARATOR,
     Choices,
     Shown,
     bars_of,
@@ -42,8 +45,9 @@ from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.render.report_content import matrices
 
-#: Quantities with a chart on the page, in fixed slots.
-_SLOTS = tuple(Quantity)
+#: Fixed slots of charts: those for quantities of series, then one for each quantity.
+_OF_SERIES = tuple(f"series{number}" for number in range(MAX_SERIES))
+_SLOTS = (*_OF_SERIES, *Quantity)
 
 
 def layout(source: Source, view: View) -> Component:
@@ -55,10 +59,11 @@ def layout(source: Source, view: View) -> Component:
     """
     experiment = view.experiment or latest_experiment(source)
     choices = Choices.of(view.options)
+    suggested = suggestions(source, experiment)
     return html.Section(
         [
             html.H1("Report", className="unseen"),
-            controls(source, experiment, choices),
+            controls(source, experiment, choices, suggested),
             html.Div(
                 html.Div(className="report-sketch"),
                 id="report-table",
@@ -70,12 +75,12 @@ def layout(source: Source, view: View) -> Component:
             html.Div(id="report-pages", className="report-pages"),
             html.Div(id="report-matrices", className="report-matrices"),
             html.Div(
-                [_slot(quantity) for quantity in _SLOTS],
+                [*(_slot(name, "", "") for name in _OF_SERIES), *map(_quantity_slot, Quantity)],
                 id="report-charts",
                 className="report-charts",
             ),
             html.Footer(id="report-notes", className="report-notes"),
-            dcc.Store(id="report-state"),
+            dcc.Store(id="report-state", data={"suggested": suggested}),
             dcc.Store(id="report-drawn"),
             dcc.Store(id="report-done"),
         ],
@@ -83,37 +88,45 @@ def layout(source: Source, view: View) -> Component:
     )
 
 
-def _slot(quantity: Quantity) -> Component:
-    about = quantity.info
+def _quantity_slot(quantity: Quantity) -> Component:
+    return _slot(quantity.value, title_of(quantity), f"{quantity.info.explanation}.")
+
+
+def _slot(name: str, title: str, why: str) -> Component:
+    """Return a chart's place; one of a quantity of a series gets its title with its bars."""
+    titles: Any = {} if title else {"id": {"type": "report-title", "q": name}}
+    whys: Any = {} if title else {"id": {"type": "report-why", "q": name}}
     return html.Section(
         [
             html.Header(
                 [
-                    html.H2(title_of(quantity)),
-                    html.Span(id={"type": "report-unit", "q": quantity.value}, className="unit"),
-                    html.P(f"{about.explanation}.", className="why"),
+                    html.H2(title, **titles),
+                    html.Span(id={"type": "report-unit", "q": name}, className="unit"),
+                    html.P(why, className="why", **whys),
                 ]
             ),
             html.Div(
                 dcc.Graph(
-                    id={"type": "report-chart", "q": quantity.value},
+                    id={"type": "report-chart", "q": name},
                     figure=BLANK,
-                    config=_config(quantity),
+                    config=_config(name),
                     responsive=True,
                     style={"height": f"{HEIGHT_PX}px"},
                 ),
                 role="group",
-                **attributes(aria_label=f"Bars: {title_of(quantity)}; the table has the numbers"),
+                **attributes(
+                    aria_label=f"Bars: {title or 'as in the title'}; the table has the numbers"
+                ),
             ),
         ],
-        id={"type": "report-slot", "q": quantity.value},
+        id={"type": "report-slot", "q": name},
         className="report-chart",
         hidden=True,
     )
 
 
-def _config(quantity: Quantity) -> Any:
-    figure_config = config(f"report-{quantity.value}")
+def _config(name: str) -> Any:
+    figure_config = config(f"report-{name}")
     return {**figure_config, "modeBarButtons": [["toImage"]], "doubleClick": False}
 
 
@@ -121,7 +134,7 @@ def register(app: Dash, source: Source) -> None:
     """Register the callbacks of the page."""
     report_files.install(app.server, source)
     for name, given in (
-        *(("experiment", "value"), ("window", "value")),
+        *(("experiment", "value"), ("window", "value"), ("series", "value")),
         *(("picked", "checked"), ("profiled", "checked"), ("overlap", "checked")),
     ):
         in_browser(
@@ -140,6 +153,7 @@ def register(app: Dash, source: Source) -> None:
         Output("report-profiled", "checked"),
         Output("report-overlap", "checked"),
         Output("report-window", "value"),
+        Output("report-series", "value"),
         Input("view", "data"),
     )
     in_browser(
@@ -163,6 +177,8 @@ def register(app: Dash, source: Source) -> None:
         Output("report-picked", "disabled"),
         Output("report-profiled", "disabled"),
         Output("report-window", "error"),
+        Output("report-series", "error"),
+        Output("report-series", "data"),
         Output("report-matrices", "children"),
         Output("report-notes", "children"),
         Input("view", "data"),
@@ -177,13 +193,22 @@ def register(app: Dash, source: Source) -> None:
         key = [revision, view.to_query()]
         if state is not None and state.get("key") == key:
             raise PreventUpdate
-        columns = [item.value for item in shown.columns]
-        measured = [item.value for item in shown.quantities]
+        # Those of series are chosen elsewhere.
+        columns = [item.value for item in shown.columns if isinstance(item, Quantity)]
+        listed = [item for item in shown.quantities if isinstance(item, Quantity)]
+        measured = [item.value for item in listed]
+        suggested = suggestions(source, shown.experiments[0])
         named = experiments(source)
         # Sending an open menu again would close it in the browser.
         known = state or {}
         return (
-            {"key": key, "columns": columns, "measured": measured, "experiments": named},
+            {
+                "key": key,
+                "columns": columns,
+                "measured": measured,
+                "experiments": named,
+                "suggested": suggested,
+            },
             report_table.facts(shown),
             report_table.table_of(shown, choices, view),
             report_table.pages(shown, choices),
@@ -191,14 +216,15 @@ def register(app: Dash, source: Source) -> None:
             no_update
             if known.get("measured") == measured
             else [
-                dmc.Checkbox(label=item.info.title, value=item.value, size="xs")
-                for item in shown.quantities
+                dmc.Checkbox(label=item.info.title, value=item.value, size="xs") for item in listed
             ],
             columns,
             no_update if known.get("experiments") == named else named,
             not view.picks,
             not (shown.left_out or choices.profiled),
             choices.window_error or None,
+            _series_error(shown, choices) or None,
+            no_update if known.get("suggested") == suggested else _offered(suggested, choices),
             [matrix(item) for item in matrices(content_of(shown, choices))],
             report_table.notes(shown, choices),
         )
@@ -207,6 +233,8 @@ def register(app: Dash, source: Source) -> None:
         Output({"type": "report-slot", "q": ALL}, "hidden"),
         Output("report-charts", "className"),
         Output({"type": "report-unit", "q": ALL}, "children"),
+        Output({"type": "report-title", "q": ALL}, "children"),
+        Output({"type": "report-why", "q": ALL}, "children"),
         Output({"type": "report-chart", "q": ALL}, "figure"),
         Output("report-drawn", "data"),
         Input("view", "data"),
@@ -223,29 +251,47 @@ def register(app: Dash, source: Source) -> None:
         view, shown = _read(source, address, revision)
         choices = Choices.of(view.options)
         scheme = Scheme(paper) if paper in list(Scheme) else Scheme.LIGHT
-        drawable = set(charted(shown))
         known = drawn or {}
-        found_bars = {quantity: bars_of(shown, quantity, choices) for quantity in drawable}
+        drawable = charted(shown)
+        of_series = [each for each in drawable if isinstance(each, SeriesQuantity)]
+        in_slots: dict[str, AnyQuantity] = {
+            quantity.value: quantity for quantity in drawable if isinstance(quantity, Quantity)
+        } | dict(zip(_OF_SERIES, of_series, strict=False))
+        found_bars = {
+            name: bars_of(shown, quantity, choices) for name, quantity in in_slots.items()
+        }
         # All charts get the width that the widest needs, so that they form columns.
         size = size_of(max(map(len, found_bars.values()), default=0))
         now: dict[str, str] = {"size": size.value}
         hidden: list[bool] = []
-        titles: list[str] = []
+        units: list[str] = []
         figures: list[Any] = []
-        for quantity in _SLOTS:
-            bars = found_bars.get(quantity, [])
+        for name in _SLOTS:
+            quantity = in_slots.get(name)
+            bars = found_bars.get(name, [])
             is_there = any(bar.estimate is not None for bar in bars)
             hidden.append(not is_there)
-            titles.append(report_table.unit(quantity, bars))
-            if not is_there:
+            units.append(report_table.unit(quantity, bars) if quantity is not None else "")
+            if quantity is None or not is_there:
                 figures.append(no_update)
                 continue
             made = figure(quantity, bars, scheme, size, in_blocks=choices.sort == BY_ORDER)
-            now[quantity] = blake2b(json.dumps(made).encode(), digest_size=8).hexdigest()
-            figures.append(no_update if known.get(quantity) == now[quantity] else made)
+            # A quantity of a series may take the slot of another one with equal bars.
+            content = json.dumps([quantity.value, made]).encode()
+            now[name] = blake2b(content, digest_size=8).hexdigest()
+            figures.append(no_update if known.get(name) == now[name] else made)
+        shown_series = [in_slots.get(name) for name in _OF_SERIES]
+        titles = [title_of(each) if each else "" for each in shown_series]
+        whys = [f"{each.info.explanation}." if each else "" for each in shown_series]
         if now == known and drawn is not None:
             raise PreventUpdate
-        return hidden, f"report-charts {size}", titles, figures, now
+        return hidden, f"report-charts {size}", units, titles, whys, figures, now
+
+
+def _series_error(shown: Shown, choices: Choices) -> str:
+    """Return why a quantity of a series is not shown; empty if all are."""
+    problems = [str(problem.error) for problem in shown.problems]
+    return choices.series_error or next(iter(problems), "")
 
 
 def _read(
@@ -265,6 +311,7 @@ PAGE = Page("/report", "Report", layout, register)
 
 #: Suggestions; any value of `radt report --window` may be typed.
 _WINDOWS = ("epoch:2", "epoch:2-", "steady", "all", "train")
+_SERIES_EXAMPLES = "last(accuracy), time_to(accuracy>=0.65)"
 #: Delay before typed text is applied.
 _TYPING_MS = 600
 
@@ -274,8 +321,17 @@ def experiments(source: Source) -> list[str]:
     return [experiment.name for experiment in read_experiments(source)]
 
 
-def controls(source: Source, experiment: str, choices: Choices) -> Component:
-    """Return the row of controls."""
+def _offered(suggested: Sequence[str], choices: Choices) -> list[str]:
+    return [
+        *choices.series_texts,
+        *(text for text in suggested if text not in choices.series_texts),
+    ]
+
+
+def controls(
+    source: Source, experiment: str, choices: Choices, suggested: Sequence[str]
+) -> Component:
+    """Return the row of controls; `suggested` are quantities of series."""
     return html.Div(
         [
             dmc.Select(
@@ -291,6 +347,21 @@ def controls(source: Source, experiment: str, choices: Choices) -> Component:
                 **attributes(aria_label="Experiment"),
             ),
             html.P(id="report-facts", className="report-facts", role="status"),
+            dmc.TagsInput(
+                id="report-series",
+                # The component drops tags that new data lack.
+                data=_offered(suggested, choices),
+                value=list(choices.series_texts),
+                placeholder=_SERIES_EXAMPLES,
+                splitChars=[SEPARATOR],
+                maxTags=MAX_SERIES,
+                limit=60,
+                acceptValueOnBlur=True,
+                clearable=True,
+                className="report-series",
+                size="xs",
+                **attributes(aria_label="Quantities of any metric"),
+            ),
             html.Div(
                 [
                     dmc.Autocomplete(

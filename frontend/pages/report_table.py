@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.report import content_of
@@ -18,12 +19,12 @@ from radt.frontend.data.report_model import (
     BY_NAME,
     BY_WORKLOAD,
     MAX_BARS,
-    PEAKS,
     Bar,
     Choices,
     Entry,
     Shown,
     column_of,
+    peak_of,
     sorted_groups,
 )
 from radt.frontend.data.spec import ID_DIGITS, Pick
@@ -89,7 +90,10 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
                         ),
                         *(
                             _head(
-                                column.column.title, column.column.quantity, choices, column.column
+                                column.column.title,
+                                column.column.quantity.value,
+                                choices,
+                                column.column,
                             )
                             for column in columns
                         ),
@@ -105,7 +109,7 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
 class _Values:
     """A column of the table: the texts of its cells."""
 
-    def __init__(self, quantity: Quantity, lines: Sequence[_Line]) -> None:
+    def __init__(self, quantity: AnyQuantity, lines: Sequence[_Line]) -> None:
         of_page = [
             estimate_
             for line in lines
@@ -389,10 +393,10 @@ def links(shown: Shown, choices: Choices, view: View) -> list[Component]:
     ]
 
 
-def unit(quantity: Quantity, bars: Sequence[Bar]) -> str:
+def unit(quantity: AnyQuantity, bars: Sequence[Bar]) -> str:
     """Return the unit of a chart, the meaning of its bars, and a note if some are left out."""
     words = [column_of(quantity, bars).unit] if bars else []
-    if quantity in PEAKS and any(bar.peak is not None for bar in bars):
+    if peak_of(quantity) is not None and any(bar.peak is not None for bar in bars):
         words.append("bar mean, line and number peak")
     if len(bars) > MAX_BARS:
         words.append(f"the first {MAX_BARS} in the table's order")

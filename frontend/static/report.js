@@ -62,10 +62,11 @@
     reportPicked: (on) => fromSwitch("report.picked", on, true),
     reportProfiled: (on) => fromSwitch("report.profiled", on),
     reportOverlap: (on) => fromSwitch("report.overlap", on),
+    reportSeries: (texts) => fromControl("report.series", (texts || []).map((text) => text.trim()).join(";")),
     reportWindow: (text) => fromControl("report.window", (text || "").trim()),
     /* The controls follow every change of the view. */
     reportControls: (view) => {
-      if (!view) return Array(5).fill(noUpdate());
+      if (!view) return Array(6).fill(noUpdate());
       const options = view.options || {};
       const ofSwitch = (name) => toControl(name, options[name] === "1" ? "1" : "", (value) => value === "1");
       return [
@@ -74,6 +75,8 @@
         ofSwitch("report.profiled"),
         ofSwitch("report.overlap"),
         toControl("report.window", options["report.window"] || "", (value) => value),
+        toControl("report.series", options["report.series"] || "", (value) =>
+          value ? value.split(";").map((text) => text.trim()).filter(Boolean) : []),
       ];
     },
     /* Ignore columns that the server set: they are not the user's choice. */

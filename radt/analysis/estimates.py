@@ -326,6 +326,33 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One value of one run, and its metric."""
+
+    value: float
+    metric: str = ""
+    method: str = ""
+    is_estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How many of the finished runs met the condition of a ``time_to``."""
+
+    count: int
+    of: int
+
+    @property
+    def is_all(self) -> bool:
+        return self.count == self.of
+
+    @property
+    def text(self) -> str:
+        """Return ``3 of 5 runs``."""
+        return f"{self.count:,} of {self.of:,} run{'' if self.of == 1 else 's'}"
+
+
 def of_rows(
     rows: Sequence[Sequence[float | None]],
     combine: Combine,

@@ -7,6 +7,7 @@
     energy > 1.1x             B over A
     makespan > +10 s          B less A
     time_per_epoch > 2.5 s    B by itself, whatever A is
+    last(accuracy) < 0.65     likewise of a quantity of a series
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from enum import IntEnum, StrEnum
 from radt.analysis.estimates import Interval, Scale
 from radt.analysis.findings import Comparison, Finding
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import (
+    SERIES_FORMS,
+    AnyQuantity,
+    SeriesQuantity,
+    parse_series_quantity,
+)
 from radt.errors import UsageError
 
 
@@ -62,7 +69,7 @@ class Condition:
     """
 
     text: str
-    quantity: Quantity
+    quantity: AnyQuantity
     above: bool
     limit: Limit
     value: float
@@ -110,7 +117,7 @@ def check(
     for condition in conditions:
         by_outcome: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
         for finding in comparison.findings:
-            if finding.quantity is condition.quantity:
+            if finding.quantity == condition.quantity:
                 by_outcome[_outcome(condition, finding, comparison.confidence, strict)].append(
                     finding
                 )
@@ -126,7 +133,7 @@ def check(
     return checked
 
 
-def _missing(comparison: Comparison, quantity: Quantity) -> list[str]:
+def _missing(comparison: Comparison, quantity: AnyQuantity) -> list[str]:
     without = [workload.name for workload in comparison.workloads if quantity in workload.missing]
     return [*without, *comparison.only_a]
 
@@ -142,6 +149,8 @@ def exit_code(checked: Iterable[CheckedCondition], *, fail_if_unknown: bool = Fa
 
 
 def _outcome(condition: Condition, finding: Finding, confidence: float, strict: bool) -> Outcome:
+    if finding.shortfall is not None:
+        return Outcome.INCONCLUSIVE
     mean, interval = _compared_value(condition, finding, confidence)
     if mean is None:
         return Outcome.INCONCLUSIVE
@@ -203,11 +212,15 @@ _PLAIN = ("1/s", "1", "x")
 _RATIO = ("x", "×")
 
 
-def parse(text: str) -> Condition:
+def parse(text: str, known: Sequence[SeriesQuantity] = ()) -> Condition:
     """Parse a condition.
 
     >>> parse("time_per_epoch > +5%").value
     1.05
+
+    Args:
+        text: The condition.
+        known: Quantities of series with their units. A limit of another one is taken as it is.
 
     Raises:
         UsageError: The condition is not valid; the message names the column.
@@ -216,11 +229,17 @@ def parse(text: str) -> Condition:
     name = _NAME.match(text, place)
     if name is None:
         raise _wrong(text, place, "expected the name of a quantity", _names())
-    quantity = _quantity(text, place, name[0])
-    place = _skipped(text, name.end())
+    end = _call_end(text, name.end())
+    quantity: AnyQuantity
+    if end is None:
+        quantity = _quantity(text, place, name[0])
+        end = name.end()
+    else:
+        quantity = _of_series(text, place, end, known)
+    place = _skipped(text, end)
     operator = _OPERATOR.match(text, place)
     if operator is None or operator[0] not in "<>":
-        raise _wrong(text, place, "expected > or <", f"Write {name[0]} > +5%")
+        raise _wrong(text, place, "expected > or <", f"Write {quantity.value} > +5%")
     place = _skipped(text, operator.end())
     number = _NUMBER.match(text, place)
     if number is None:
@@ -240,8 +259,12 @@ def parse(text: str) -> Condition:
 
 
 def _limit(
-    text: str, place: int, quantity: Quantity, sign: str, value: float, unit: str
+    text: str, place: int, quantity: AnyQuantity, sign: str, value: float, unit: str
 ) -> tuple[Limit, float]:
+    is_relative = unit in _RATIO or (unit == "%" and sign)
+    if isinstance(quantity, SeriesQuantity) and quantity.unit is None and not is_relative:
+        # It is parsed again when the unit is known.
+        return (Limit.DIFFERENCE if sign else Limit.VALUE), value
     own = quantity.info.unit
     if unit == "%" and (sign or own != "1"):
         if not sign:
@@ -258,11 +281,40 @@ def _limit(
         if sign or value <= 0:
             raise _wrong(text, place, "a ratio must be above 0, without a sign", "Write 1.1x")
         return Limit.RATIO, value
-    factors = _UNITS[own] | ({"": 1.0} if own in _PLAIN else {})
+    factors = _units_of(own)
     if unit not in factors:
         cause = f"{unit!r} is not a unit of {quantity.value}" if unit else "expected a unit"
         raise _wrong(text, place, cause, _examples(quantity))
     return (Limit.DIFFERENCE if sign else Limit.VALUE), value * factors[unit]
+
+
+def _units_of(own: str) -> dict[str, float]:
+    """Return the units of limits of quantities in a unit, which plain and rare units may omit."""
+    known = _UNITS.get(own)
+    if known is None:
+        return {"": 1.0, own: 1.0, own.strip("{}"): 1.0}
+    return known | ({"": 1.0} if own in _PLAIN else {})
+
+
+def _call_end(text: str, place: int) -> int | None:
+    """Return where the parentheses after a name end; None without any."""
+    place = _skipped(text, place)
+    if text[place : place + 1] != "(":
+        return None
+    depth = 0
+    for end in range(place, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        if not depth:
+            return end + 1
+    raise _wrong(text, place, "the parenthesis is not closed", "Write last(accuracy) < -1%")
+
+
+def _of_series(text: str, start: int, end: int, known: Sequence[SeriesQuantity]) -> SeriesQuantity:
+    try:
+        quantity = parse_series_quantity(text[start:end])
+    except UsageError as error:
+        raise _wrong(text, start, error.message, error.remedy or "") from None
+    return next((each for each in known if each == quantity), quantity)
 
 
 def _quantity(text: str, place: int, name: str) -> Quantity:
@@ -275,12 +327,11 @@ def _quantity(text: str, place: int, name: str) -> Quantity:
 
 
 def _names() -> str:
-    return f"Quantities: {', '.join(Quantity)}"
+    return f"Quantities: {', '.join(Quantity)}; of any metric: {SERIES_FORMS}"
 
 
-def _examples(quantity: Quantity) -> str:
-    own = quantity.info.unit
-    units = ", ".join(_UNITS[own]) or "none"
+def _examples(quantity: AnyQuantity) -> str:
+    units = ", ".join(filter(None, _units_of(quantity.info.unit))) or "none"
     return f"Write a change (+5%), a ratio (1.1x) or a value; units of {quantity.value}: {units}"
 
 

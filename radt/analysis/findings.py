@@ -11,6 +11,7 @@ from radt.analysis.estimates import (
     CONFIDENCE,
     Effect,
     Estimate,
+    Reached,
     Scale,
     effect,
     holm,
@@ -19,6 +20,8 @@ from radt.analysis.estimates import (
 from radt.analysis.matching import Difference, MatchedWorkload, differences, ended_alike, match
 from radt.analysis.operands import Operand, Start
 from radt.analysis.quantities import Quantity, Subject
+from radt.analysis.series_quantities import AnyQuantity, Direction, SeriesQuantity
+from radt.analysis.summaries import GroupSummary
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 
 #: Quantities to compare by default.
@@ -33,14 +36,6 @@ DEFAULT_QUANTITIES = (
 MARGIN = 0.05
 
 
-class Direction(StrEnum):
-    """Which values of a quantity are better."""
-
-    LOWER = "lower"
-    HIGHER = "higher"
-    NEITHER = "neither"
-
-
 _BY_UNIT = {"s": Direction.LOWER, "J": Direction.LOWER, "g": Direction.LOWER, "By": Direction.LOWER}
 _DIRECTIONS = {
     Quantity.SLOWDOWN: Direction.LOWER,
@@ -51,8 +46,10 @@ _DIRECTIONS = {
 }
 
 
-def better_direction(quantity: Quantity) -> Direction:
+def better_direction(quantity: AnyQuantity) -> Direction:
     """Return which values of a quantity are better; neither for load, power and traffic."""
+    if isinstance(quantity, SeriesQuantity):
+        return quantity.better or _BY_UNIT.get(quantity.info.unit, Direction.NEITHER)
     return _DIRECTIONS.get(quantity) or _BY_UNIT.get(quantity.info.unit, Direction.NEITHER)
 
 
@@ -77,6 +74,31 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A condition of ``time_to`` that some runs of A or B never met.
+
+    Attributes:
+        quantity: The quantity.
+        runs: The name of the like runs; empty if the workload has one kind.
+        a: How many of A's runs met it; None if they lack the metric.
+        b: Likewise of B.
+    """
+
+    quantity: SeriesQuantity
+    runs: str
+    a: Reached | None
+    b: Reached | None
+
+    @property
+    def text(self) -> str:
+        """Return ``reached by 5 of 5 runs of A, 3 of 5 runs of B``."""
+        sides = (("A", self.a), ("B", self.b))
+        return "reached by " + ", ".join(
+            f"{reached.text if reached else 'no run'} of {name}" for name, reached in sides
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One quantity of one workload, or of its like runs.
 
@@ -90,17 +112,19 @@ class Finding:
         verdict: The result.
         holds: A difference also holds after Holm's adjustment to all comparisons.
         repeats_wanted: If inconclusive, how many repeats would detect a change of `MARGIN`.
+        shortfall: Runs without a value, which make it inconclusive; None if all have one.
     """
 
     workload: str
     runs: str
-    quantity: Quantity
+    quantity: AnyQuantity
     a: Estimate
     b: Estimate
     effect: Effect
     verdict: Verdict
     holds: bool = True
     repeats_wanted: int | None = None
+    shortfall: Shortfall | None = None
 
     @property
     def name(self) -> str:
@@ -112,13 +136,15 @@ class Finding:
 class ComparedWorkload:
     """A workload of A and B: findings and other differences.
 
-    ``missing`` are quantities that only A or only B has.
+    ``missing`` are quantities that only A or only B has, ``shortfalls`` the conditions of
+    ``time_to`` that some runs never met.
     """
 
     name: str
     findings: Sequence[Finding]
     differences: Sequence[Difference] = ()
-    missing: Sequence[Quantity] = ()
+    missing: Sequence[AnyQuantity] = ()
+    shortfalls: Sequence[Shortfall] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +158,7 @@ class Comparison:
     only_b: Sequence[str] = ()
     confidence: float = CONFIDENCE
     window: WindowSpec = DEFAULT_WINDOW
-    quantities: Sequence[Quantity] = field(default=DEFAULT_QUANTITIES)
+    quantities: Sequence[AnyQuantity] = field(default=DEFAULT_QUANTITIES)
 
     @property
     def findings(self) -> list[Finding]:
@@ -148,7 +174,7 @@ class Comparison:
 def compare(
     a: Operand,
     b: Operand,
-    quantities: Sequence[Quantity] = DEFAULT_QUANTITIES,
+    quantities: Sequence[AnyQuantity] = DEFAULT_QUANTITIES,
     *,
     confidence: float = CONFIDENCE,
     window: WindowSpec = DEFAULT_WINDOW,
@@ -183,29 +209,50 @@ def _compared(
     a: Operand,
     b: Operand,
     matched: MatchedWorkload,
-    quantities: Sequence[Quantity],
+    quantities: Sequence[AnyQuantity],
     confidence: float,
 ) -> ComparedWorkload:
     findings = list(_findings(a, b, matched, quantities, confidence))
+    shortfalls = [
+        shortfall
+        for quantity in quantities
+        for groups in matched.groups
+        if (shortfall := _shortfall(matched, groups, quantity)) is not None
+    ]
+    unmet = {shortfall.quantity for shortfall in shortfalls}
     measured = {finding.quantity for finding in findings}
     missing = [
         quantity
         for quantity in quantities
         if quantity not in measured
-        and any(
-            workload.estimate(quantity, group)
-            for workload in (matched.a, matched.b)
-            for group in workload.groups
+        and (
+            quantity in unmet
+            or any(
+                workload.estimate(quantity, group)
+                for workload in (matched.a, matched.b)
+                for group in workload.groups
+            )
         )
     ]
-    return ComparedWorkload(matched.name, findings, differences(a, b, matched), missing)
+    return ComparedWorkload(matched.name, findings, differences(a, b, matched), missing, shortfalls)
+
+
+def _shortfall(
+    matched: MatchedWorkload, groups: tuple[GroupSummary, GroupSummary], quantity: AnyQuantity
+) -> Shortfall | None:
+    if not isinstance(quantity, SeriesQuantity):
+        return None
+    a, b = (group.reached.get(quantity) for group in groups)
+    if all(reached is None or reached.is_all for reached in (a, b)):
+        return None
+    return Shortfall(quantity, groups[0].name if len(matched.groups) > 1 else "", a, b)
 
 
 def _findings(
     a: Operand,
     b: Operand,
     matched: MatchedWorkload,
-    quantities: Sequence[Quantity],
+    quantities: Sequence[AnyQuantity],
     confidence: float,
 ) -> Iterable[Finding]:
     in_turns = (
@@ -215,7 +262,7 @@ def _findings(
     )
     same_work = ended_alike(matched)
     for quantity in quantities:
-        if quantity.info.subject is not Subject.RUNS:
+        if isinstance(quantity, Quantity) and quantity.info.subject is not Subject.RUNS:
             if same_work:
                 of_a, of_b = matched.a.values.get(quantity), matched.b.values.get(quantity)
                 if of_a is not None and of_b is not None:
@@ -225,7 +272,21 @@ def _findings(
             of_a, of_b = group_a.values.get(quantity), group_b.values.get(quantity)
             if of_a is not None and of_b is not None:
                 name = group_a.name if len(matched.groups) > 1 else ""
-                yield _finding(matched, name, quantity, of_a, of_b, in_turns, confidence)
+                finding = _finding(matched, name, quantity, of_a, of_b, in_turns, confidence)
+                yield _limited(finding, _shortfall(matched, (group_a, group_b), quantity))
+
+
+def _limited(finding: Finding, shortfall: Shortfall | None) -> Finding:
+    """Return a finding, inconclusive if runs without a value are not in its means."""
+    if shortfall is None:
+        return finding
+    return replace(
+        finding,
+        effect=replace(finding.effect, interval=None, p_value=None),
+        verdict=Verdict.INCONCLUSIVE,
+        repeats_wanted=None,
+        shortfall=shortfall,
+    )
 
 
 def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
@@ -248,7 +309,7 @@ def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
 def _finding(
     matched: MatchedWorkload,
     runs: str,
-    quantity: Quantity,
+    quantity: AnyQuantity,
     a: Estimate,
     b: Estimate,
     in_turns: bool,

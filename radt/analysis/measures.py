@@ -18,7 +18,7 @@ from radt.analysis.energy import (
     gpus_j,
     workload_energy,
 )
-from radt.analysis.estimates import Estimate, combined, of_rows
+from radt.analysis.estimates import Estimate, Measured, Reached, combined, of_rows
 from radt.analysis.quantities import THROUGHPUT_METRICS, Combine, Quantity, Reading, Subject
 from radt.analysis.reading import (
     RUNS_PER_STATEMENT,
@@ -28,6 +28,8 @@ from radt.analysis.reading import (
     points_of,
     series_of,
 )
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
+from radt.analysis.series_values import SeriesValues, read_series_values
 from radt.analysis.stretches import (
     EARLIEST_NS,
     LATEST_NS,
@@ -64,22 +66,16 @@ _WHOLE_RUN = Within([(EARLIEST_NS, LATEST_NS)])
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One value of one run, and its metric."""
-
-    value: float
-    metric: str = ""
-    method: str = ""
-    is_estimated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RunMeasures:
-    """The values of a run; an unfinished run only has its estimated energy."""
+    """The values of a run; an unfinished run only has its estimated energy.
+
+    ``unmet`` are quantities of series whose condition it never met.
+    """
 
     run: RunRecord
     window: Window
-    values: Mapping[Quantity, Measured] = field(default_factory=dict)
+    values: Mapping[AnyQuantity, Measured] = field(default_factory=dict)
+    unmet: frozenset[SeriesQuantity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +97,11 @@ def measure(
     reader: StoreReader,
     workloads: Sequence[Sequence[Attempt]],
     window: WindowSpec = DEFAULT_WINDOW,
+    series: Sequence[SeriesQuantity] = (),
 ) -> Iterator[WorkloadMeasures]:
     """Yield the values of workloads, each given by its repeats, in their order.
+
+    `series` are the quantities of series to read as well.
 
     Raises:
         CodecError: A chunk is damaged.
@@ -110,7 +109,7 @@ def measure(
     """
     for batch_workloads in _batches(workloads):
         attempts = [attempt for repeats in batch_workloads for attempt in repeats]
-        batch = _Batch(reader, attempts, window)
+        batch = _Batch(reader, attempts, window, series)
         for repeats in batch_workloads:
             yield batch.workload(repeats)
 
@@ -132,9 +131,14 @@ class _Batch:
     """A few hundred runs, read together."""
 
     def __init__(
-        self, reader: StoreReader, attempts: Sequence[Attempt], window: WindowSpec
+        self,
+        reader: StoreReader,
+        attempts: Sequence[Attempt],
+        window: WindowSpec,
+        series: Sequence[SeriesQuantity],
     ) -> None:
-        run_ids = [run.run_id for attempt in attempts for run in attempt.runs]
+        runs = [run for attempt in attempts for run in attempt.runs]
+        run_ids = [run.run_id for run in runs]
         self.series = series_of(reader, run_ids, _METRICS)
         self.windows = find_windows(reader, attempts, self.series, window)
         self.energy = self._only(lambda record: (record.metric, record.scope) in ENERGY_SERIES)
@@ -166,6 +170,12 @@ class _Batch:
         self.stats: Mapping[Key, GaugeStats] = gauge_stats(reader, gauges, _METRICS)
         self.peaks: Mapping[Key, GaugeStats] = gauge_stats(reader, peaks, _METRICS)
         self.points: Mapping[Key, Samples] = points_of(reader, counted, _METRICS)
+        self.of_series = read_series_values(
+            reader,
+            [run for run in runs if run.status is RunStatus.FINISHED],
+            {run_id: window_of_run.stretches for run_id, window_of_run in self.windows.items()},
+            series,
+        )
 
     def _only(self, is_wanted: Callable[[SeriesRecord], bool]) -> SeriesOf:
         return {
@@ -230,7 +240,8 @@ class _Batch:
 
     def _run(self, run: RunRecord, estimates: Mapping[str, RunEnergy]) -> RunMeasures:
         window = self.windows.get(run.run_id, Window())
-        values: dict[Quantity, Measured] = {}
+        values: dict[AnyQuantity, Measured] = {}
+        of_series = self.of_series.get(run.run_id, SeriesValues())
         if run.status is RunStatus.FINISHED:
             if window.time_per_epoch_s is not None:
                 values[Quantity.TIME_PER_EPOCH] = Measured(window.time_per_epoch_s)
@@ -244,7 +255,8 @@ class _Batch:
             values[Quantity.ENERGY_OF_RUNS] = Measured(
                 estimate.estimated_j, _RUN_ENERGY, estimate.method, is_estimated=True
             )
-        return RunMeasures(run, window, values)
+        values.update(of_series.values)
+        return RunMeasures(run, window, values, of_series.unmet)
 
     def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
         """Return the value of the first series of a quantity that has one in the window.
@@ -366,7 +378,9 @@ class _Batch:
         return used_j / samples if used_j is not None and samples > 0 else None
 
 
-def value_of(rows: Sequence[Sequence[RunMeasures | None]], quantity: Quantity) -> Estimate | None:
+def value_of(
+    rows: Sequence[Sequence[RunMeasures | None]], quantity: AnyQuantity
+) -> Estimate | None:
     """Return a quantity of rows, each given by its repeats; None if no run has it."""
     measured = [
         [None if measures is None else measures.values.get(quantity) for measures in row]
@@ -380,3 +394,23 @@ def value_of(rows: Sequence[Sequence[RunMeasures | None]], quantity: Quantity) -
         methods=[value.method for value in known],
         is_estimated=any(value.is_estimated for value in known),
     )
+
+
+def reached_of(
+    rows: Sequence[Sequence[RunMeasures | None]], quantity: SeriesQuantity
+) -> Reached | None:
+    """Return how many of the finished runs met the condition of a ``time_to``.
+
+    None for other quantities, and for runs without the metric.
+    """
+    finished = [
+        measures
+        for row in rows
+        for measures in row
+        if measures is not None and measures.run.status is RunStatus.FINISHED
+    ]
+    count = sum(quantity in measures.values for measures in finished)
+    has_metric = count or any(quantity in measures.unmet for measures in finished)
+    if quantity.statistic is not Statistic.TIME_TO or not has_metric:
+        return None
+    return Reached(count, len(finished))

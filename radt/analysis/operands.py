@@ -17,6 +17,7 @@ from typing import Self
 
 from radt.analysis.reading import NarrowedReader
 from radt.analysis.report import Report, left_out_text, read_report
+from radt.analysis.series_quantities import KnownSeries, SeriesQuantity
 from radt.analysis.summaries import WorkloadSummary
 from radt.analysis.window_spec import WindowSpec
 from radt.errors import UsageError
@@ -62,6 +63,7 @@ class Operand:
         experiment: Its experiment's name.
         commit: The requested commit; empty without one.
         footnotes: Footnotes of its report.
+        series: The requested quantities of series in its report.
     """
 
     text: str
@@ -74,6 +76,7 @@ class Operand:
     experiment: str = ""
     commit: str = ""
     footnotes: Sequence[str] = ()
+    series: KnownSeries = field(default_factory=KnownSeries)
 
     def starts_of(self, workload: WorkloadSummary) -> list[Start]:
         """Return the starts of a workload, in the order of its repeats."""
@@ -95,12 +98,20 @@ class OperandFinder:
         places: The stores to read.
         window: The part of each run that counts.
         folder: Commits are looked up in its repository.
+        series: Quantities of series to read as well.
     """
 
-    def __init__(self, places: Places, window: WindowSpec, folder: Path) -> None:
+    def __init__(
+        self,
+        places: Places,
+        window: WindowSpec,
+        folder: Path,
+        series: Sequence[SeriesQuantity] = (),
+    ) -> None:
         self._places = places
         self._window = window
         self._folder = folder
+        self._series = tuple(series)
         self._readers = Readers(places)
         self._reports: dict[tuple[str, str, frozenset[str] | None], Report] = {}
 
@@ -184,7 +195,7 @@ class OperandFinder:
             starts = {start for workload in workloads for start in workload.workload_ids}
             kept = frozenset(run.run_id for run in runs if run.workload_id in starts)
             report = self._report(reader, reading.experiment, kept)
-        return self._operand(reader, text, kind, workloads, runs, commit or "", report.footnotes)
+        return self._operand(reader, text, kind, workloads, runs, commit or "", report)
 
     def _of_run(self, reader: StoreReader, run: RunRecord) -> Operand:
         text = f"run {run.run_id[:8]} ({run.name})"
@@ -195,9 +206,7 @@ class OperandFinder:
                 f"{text} is {run.status} and cannot be compared yet",
                 "Run `radt status`",
             )
-        return self._operand(
-            reader, text, OperandKind.RUN, report.workloads, [run], "", report.footnotes
-        )
+        return self._operand(reader, text, OperandKind.RUN, report.workloads, [run], "", report)
 
     def _operand(
         self,
@@ -207,7 +216,7 @@ class OperandFinder:
         workloads: Sequence[WorkloadSummary],
         runs: Sequence[RunRecord],
         commit: str,
-        footnotes: Sequence[str],
+        report: Report,
     ) -> Operand:
         experiment = runs[0].experiment
         run_ids = [
@@ -226,7 +235,8 @@ class OperandFinder:
             str(reader.address),
             experiment,
             commit,
-            footnotes,
+            report.footnotes,
+            report.series,
         )
 
     def _report(
@@ -240,11 +250,17 @@ class OperandFinder:
         key = (str(reader.address), experiment, seen)
         if key not in self._reports:
             if seen is None:
-                self._reports[key] = read_report(reader, experiment, window=self._window)
+                self._reports[key] = read_report(
+                    reader, experiment, window=self._window, series=self._series
+                )
             else:
                 with NarrowedReader(reader, seen) as narrowed:
                     self._reports[key] = read_report(
-                        narrowed, experiment, profiled=profiled, window=self._window
+                        narrowed,
+                        experiment,
+                        profiled=profiled,
+                        window=self._window,
+                        series=self._series,
                     )
         return self._reports[key]
 

@@ -131,6 +131,32 @@ def _bytes_per_s(value: float | None) -> str:
     return units.NO_VALUE if value is None else f"{units.size(value)}/s"
 
 
+def _per_s(value: float | None) -> str:
+    return units.NO_VALUE if value is None else f"{units.significant(value)} /s"
+
+
+#: How values are written, by unit.
+_TEXTS: dict[str, Callable[[float | None], str]] = {
+    "s": units.duration,
+    "By": units.size,
+    "By/s": _bytes_per_s,
+    "J": joules,
+    "g": grams,
+    "W": _watts,
+    "1": units.percent,
+    "1/s": _per_s,
+}
+
+
+def text_in(unit: str) -> Callable[[float | None], str]:
+    """Return how to write values in a unit (UCUM; empty for plain numbers)."""
+    known = _TEXTS.get(unit)
+    if known is not None:
+        return known
+    symbol = unit.strip("{}")
+    return lambda value: _plain(value) if value is None else f"{_plain(value)} {symbol}".rstrip()
+
+
 _WHOLE = "Of whole GPUs, each counted once, including other users"
 
 _COUNTED = "counted by the kernel; sum of the runs"

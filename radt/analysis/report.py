@@ -31,6 +31,8 @@ from radt.analysis.baselines import (
 from radt.analysis.footnotes import RecordedWorkload, footnotes
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead, total_overhead
+from radt.analysis.series_quantities import AnyQuantity, KnownSeries, SeriesQuantity
+from radt.analysis.series_values import known_series
 from radt.analysis.summaries import (
     SUMS_WITH_SERVICES,
     Interference,
@@ -42,6 +44,7 @@ from radt.analysis.summaries import (
 )
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import window_notes
+from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import WorkloadRecord
 from radt.tags import PROFILED, PROFILED_BESIDE, ROLE, SERIES
@@ -63,6 +66,7 @@ class Report:
         window: The part of each run that counts.
         footnotes: Sentences on doubtful measurements.
         tracker: The tracker's own overhead.
+        series: The requested quantities of series.
     """
 
     experiment: str
@@ -72,6 +76,7 @@ class Report:
     window: WindowSpec = DEFAULT_WINDOW
     footnotes: tuple[str, ...] = ()
     tracker: TrackerOverhead = field(default_factory=TrackerOverhead)
+    series: KnownSeries = field(default_factory=KnownSeries)
 
     @property
     def interference(self) -> Interference:
@@ -79,19 +84,18 @@ class Report:
         return interference(self.workloads)
 
     @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        """Return the quantities that any workload has, in order.
+    def quantities(self) -> tuple[AnyQuantity, ...]:
+        """Return the quantities that any workload has, in order; those of series last.
 
         Utilisation is omitted if each workload that has it also has SM activity, which is more
         informative; the throughput of a run if it equals that of all; sums of all runs where no
         workload has a service.
         """
-        measured = {
-            quantity
-            for workload in self.workloads
-            for values in (workload.values, *(group.values for group in workload.groups))
-            for quantity in values
-        }
+        measured: set[AnyQuantity] = set()
+        for workload in self.workloads:
+            measured.update(workload.values)
+            for group in workload.groups:
+                measured.update(group.values)
         if all(
             Quantity.SM_ACTIVE in workload.values
             for workload in self.workloads
@@ -107,7 +111,10 @@ class Report:
             measured.discard(Quantity.SAMPLES_PER_S_OF_RUN)
         if not any(workload.is_served for workload in self.workloads):
             measured -= SUMS_WITH_SERVICES.keys()
-        return tuple(quantity for quantity in Quantity if quantity in measured)
+        return (
+            *(quantity for quantity in Quantity if quantity in measured),
+            *self.series.quantities,
+        )
 
 
 class ReportCache:
@@ -117,7 +124,7 @@ class ReportCache:
     """
 
     def __init__(self) -> None:
-        self._window = DEFAULT_WINDOW
+        self._asked: tuple[WindowSpec, tuple[SeriesQuantity, ...]] = (DEFAULT_WINDOW, ())
         self._data: dict[Version, WorkloadData] = {}
         self._summaries: dict[Hashable, WorkloadSummary] = {}
 
@@ -127,16 +134,17 @@ class ReportCache:
         workloads: Sequence[Sequence[Attempt]],
         versions: Sequence[Version],
         window: WindowSpec,
+        series: tuple[SeriesQuantity, ...] = (),
     ) -> list[WorkloadData]:
         """Return the data of workloads; only changed ones are read.
 
         Raises:
             StoreError: The store cannot be read.
         """
-        if window != self._window:
-            self._window, self._data, self._summaries = window, {}, {}
+        if (window, series) != self._asked:
+            self._asked, self._data, self._summaries = (window, series), {}, {}
         missing = [place for place, version in enumerate(versions) if version not in self._data]
-        fresh = read_workloads(reader, [workloads[place] for place in missing], window)
+        fresh = read_workloads(reader, [workloads[place] for place in missing], window, series)
         known = self._data | dict(zip((versions[place] for place in missing), fresh, strict=True))
         self._data = {version: known[version] for version in versions}  # drops the others
         return [known[version] for version in versions]
@@ -163,6 +171,7 @@ def read_report(
     profiled: bool = False,
     window: WindowSpec = DEFAULT_WINDOW,
     cache: ReportCache | None = None,
+    series: tuple[SeriesQuantity, ...] = (),
 ) -> Report:
     """Read an experiment in numbers.
 
@@ -172,6 +181,7 @@ def read_report(
         profiled: Include workloads that a profiler slowed down. They are never baselines.
         window: The part of each run that counts.
         cache: Cache of earlier reports; it is updated.
+        series: Quantities of series to read as well.
 
     Raises:
         CodecError: A chunk is damaged.
@@ -194,7 +204,8 @@ def read_report(
         for repeats in read
     ]
     cache = cache or ReportCache()
-    data = cache.read(reader, read, versions, window)
+    data = cache.read(reader, read, versions, window, series)
+    finished = [run.run_id for run in shown if run.status is RunStatus.FINISHED]
     baselines = best_baselines(
         (key, baseline)
         for place, (repeats, workload_data) in enumerate(zip(read, data, strict=True))
@@ -220,7 +231,7 @@ def read_report(
             for place, repeats in enumerate(current)
         ],
         lambda place: workload_summary(
-            current[place], data[place], keys, names, tags, own_baselines[place]
+            current[place], data[place], keys, names, tags, own_baselines[place], series
         ),
     )
     return Report(
@@ -236,6 +247,7 @@ def read_report(
             {start.workload_id: start for start in reader.workloads(experiment)},
         ),
         total_overhead([workload_data.overhead for workload_data in data[: len(current)]]),
+        known_series(reader, finished, series, experiment),
     )
 
 

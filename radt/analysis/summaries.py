@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from radt.analysis.attempts import NO_COLLOCATION, Attempt
 from radt.analysis.baselines import Baseline, BaselineKey, makespan_values
 from radt.analysis.energy import WorkloadEnergy
-from radt.analysis.estimates import Estimate
-from radt.analysis.measures import RunMeasures, WorkloadMeasures, measure, value_of
+from radt.analysis.estimates import Estimate, Reached
+from radt.analysis.measures import (
+    RunMeasures,
+    WorkloadMeasures,
+    measure,
+    reached_of,
+    value_of,
+)
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.recording import (
     MemoryShortage,
@@ -24,6 +30,7 @@ from radt.analysis.recording import (
     read_recordings,
     tracker_cpu,
 )
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.window_spec import WindowSpec
 from radt.model import Role, RunStatus
 from radt.store.reader import StoreReader
@@ -74,14 +81,16 @@ class GroupSummary:
         values: The measured values.
         baseline: The baseline of `slowdown`; None without one.
         shortage: The exhausted memory; None for other ends.
+        reached: How many of the finished runs met the condition of each ``time_to``.
     """
 
     name: str
     runs: Sequence[RunSummary]
     status: RunStatus
-    values: Mapping[Quantity, Estimate] = field(default_factory=dict)
+    values: Mapping[AnyQuantity, Estimate] = field(default_factory=dict)
     baseline: Baseline | None = None
     shortage: MemoryShortage | None = None
+    reached: Mapping[AnyQuantity, Reached] = field(default_factory=dict)
 
     @property
     def is_service(self) -> bool:
@@ -93,7 +102,7 @@ class GroupSummary:
         """Return how often each of them finished, at least."""
         return min(run.repeats for run in self.runs)
 
-    def mean(self, quantity: Quantity) -> float | None:
+    def mean(self, quantity: AnyQuantity) -> float | None:
         """Return a value; None if not measured."""
         estimate = self.values.get(quantity)
         return None if estimate is None else estimate.mean
@@ -167,10 +176,11 @@ class WorkloadSummary:
             return self.label
         return ", ".join(group.name for group in self.trained)
 
-    def estimate(self, quantity: Quantity, group: GroupSummary) -> Estimate | None:
+    def estimate(self, quantity: AnyQuantity, group: GroupSummary) -> Estimate | None:
         """Return a value of one of its groups, or of all of it, whichever has the quantity."""
-        values = group.values if quantity.info.subject is Subject.RUNS else self.values
-        return values.get(quantity)
+        if isinstance(quantity, SeriesQuantity) or quantity.info.subject is Subject.RUNS:
+            return group.values.get(quantity)
+        return self.values.get(quantity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +193,12 @@ class WorkloadData:
 
 
 def read_workloads(
-    reader: StoreReader, workloads: Sequence[Sequence[Attempt]], window: WindowSpec
+    reader: StoreReader,
+    workloads: Sequence[Sequence[Attempt]],
+    window: WindowSpec,
+    series: Sequence[SeriesQuantity] = (),
 ) -> list[WorkloadData]:
-    """Read workloads, each given by its repeats.
+    """Read workloads, each given by its repeats, with the quantities of `series`.
 
     Raises:
         CodecError: A chunk is damaged.
@@ -200,7 +213,7 @@ def read_workloads(
             overhead_of(repeats, recordings),
         )
         for repeats, measures, same in zip(
-            workloads, measure(reader, workloads, window), runs, strict=True
+            workloads, measure(reader, workloads, window, series), runs, strict=True
         )
     ]
 
@@ -212,10 +225,12 @@ def workload_summary(
     names: Mapping[str, str],
     tags: Mapping[str, Mapping[str, str]],
     baselines: Mapping[BaselineKey, Baseline],
+    series: Sequence[SeriesQuantity] = (),
 ) -> WorkloadSummary:
     """Summarise a workload from the data of its starts.
 
-    Runs with equal `keys` are alike. `keys`, `names` and `tags` are by run id.
+    Runs with equal `keys` are alike. `keys`, `names` and `tags` are by run id. `series` are the
+    quantities of series that were read.
     """
     measured = data.measures.rows
     rows = {letter: _row(row, names, tags) for letter, row in measured.items()}
@@ -249,6 +264,7 @@ def workload_summary(
                 [measured[letter] for letter in letters],
                 baseline_of_row[letters[0]],
                 data.recordings,
+                series,
             )
             for letters in _like_rows(rows, keys)
         ],
@@ -301,9 +317,10 @@ def _group(
     rows: Sequence[Sequence[RunMeasures | None]],
     baseline: Baseline | None,
     recordings: Mapping[str, RunRecording],
+    series: Sequence[SeriesQuantity],
 ) -> GroupSummary:
     name = ", ".join(dict.fromkeys(run.name for run in runs))
-    values = {
+    values: dict[AnyQuantity, Estimate] = {
         quantity: estimate
         for quantity in Quantity
         if quantity.info.subject is Subject.RUNS
@@ -313,6 +330,9 @@ def _group(
     alone = None if baseline is None else baseline.time_per_epoch
     if time is not None and alone is not None and alone.mean:
         values[Quantity.SLOWDOWN] = time.over(alone)
+    for each in series:
+        if (estimate := value_of(rows, each)) is not None:
+            values[each] = estimate
     about = [
         *([runs[0].profiled] if runs[0].profiled else ()),
         *([Role.SERVICE] if runs[0].is_service else ()),
@@ -325,6 +345,9 @@ def _group(
         values=values,
         baseline=baseline,
         shortage=next(filter(None, shortages), None),
+        reached={
+            each: reached for each in series if (reached := reached_of(rows, each)) is not None
+        },
     )
 
 

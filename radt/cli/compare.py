@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +10,12 @@ from radt.analysis.estimates import CONFIDENCE
 from radt.analysis.fail_if import check, exit_code, parse
 from radt.analysis.findings import DEFAULT_QUANTITIES, compare
 from radt.analysis.operands import OperandFinder
-from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import (
+    joined,
+    parse_quantity,
+    series_quantities,
+    with_units,
+)
 from radt.analysis.window_spec import WindowSpec
 from radt.cli.options import experiment_of, format_option, print_as, reading_options
 from radt.errors import UsageError
@@ -39,7 +42,8 @@ _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
     "names",
     multiple=True,
     metavar="NAME",
-    help="Quantity to compare; may be repeated.  "
+    help="Quantity to compare, also of any metric: last(accuracy), p95(latency), "
+    "time_to(accuracy>=0.65); may be repeated.  "
     f"[default: {', '.join(quantity.value for quantity in DEFAULT_QUANTITIES)}]",
 )
 @click.option(
@@ -56,7 +60,7 @@ _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
     multiple=True,
     metavar="CONDITION",
     help='Exit with 4 if the condition is met: "time_per_epoch > +5%", "samples_per_s < -3%", '
-    '"energy > 1.1x", "makespan > 90 s"; may be repeated.',
+    '"energy > 1.1x", "time_to(accuracy>=0.65) > 90 s"; may be repeated.',
 )
 @click.option("--strict", is_flag=True, help="Let --fail-if compare means, not whole intervals.")
 @click.option("--fail-if-unknown", is_flag=True, help="Exit with 5 if a condition is inconclusive.")
@@ -92,35 +96,25 @@ def command(
             "0.95 is usual",
         )
     asked = [parse(text) for text in conditions]
-    quantities = _quantities(names)
-    quantities += [request.quantity for request in asked if request.quantity not in quantities]
+    named = [parse_quantity(name) for name in names] or list(DEFAULT_QUANTITIES)
+    quantities = tuple(dict.fromkeys([*named, *(request.quantity for request in asked)]))
     spec = WindowSpec.parse(window, overlap=overlap)
-    with OperandFinder(places, spec, Path.cwd()) as finder:
-        comparison = compare(
-            finder.find(experiment_of(a, places)),
-            finder.find(experiment_of(b, places)),
-            tuple(dict.fromkeys(quantities)),
-            confidence=confidence,
-            window=spec,
-        )
+    series = series_quantities(quantities)
+    with OperandFinder(places, spec, Path.cwd(), series) as finder:
+        first, second = (finder.find(experiment_of(text, places)) for text in (a, b))
+    known = joined(series, [first.series, second.series])
+    for problem in known.problems:
+        raise problem.error
+    comparison = compare(
+        first,
+        second,
+        with_units(quantities, known),
+        confidence=confidence,
+        window=spec,
+    )
+    asked = [parse(text, known.quantities) for text in conditions]
     checked = check(comparison, asked, strict=strict)
     code = exit_code(checked, fail_if_unknown=fail_if_unknown)
     document = comparison_document(comparison, checked)
     print_as(kind, document, lambda: comparison_json(comparison, checked, code))
     return int(code)
-
-
-def _quantities(names: Sequence[str]) -> list[Quantity]:
-    if not names:
-        return list(DEFAULT_QUANTITIES)
-    quantities = []
-    for name in names:
-        try:
-            quantities.append(Quantity(name.strip().lower().replace("-", "_")))
-        except ValueError:
-            near = difflib.get_close_matches(name, list(Quantity), 1)
-            raise UsageError(
-                f"Unknown quantity {name!r}",
-                f"Did you mean {near[0]}?" if near else f"Quantities: {', '.join(Quantity)}",
-            ) from None
-    return quantities

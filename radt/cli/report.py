@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from radt.units import plural, size
 
 if TYPE_CHECKING:
     from radt.analysis.report import Report
+    from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
     from radt.analysis.window_spec import WindowSpec
     from radt.render.files import ReportFormat
     from radt.render.report_content import Content
@@ -34,6 +36,14 @@ _STANDARD_OUTPUT = Path("-")
     metavar="WINDOW",
     help="Part of each run that counts: epoch:2, epoch:2-4, epoch:2-, the name of a phase or span "
     "(train), steady, or all.  [default: all epochs after the first]",
+)
+@click.option(
+    "--quantity",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Quantity to show, also of any metric: last(accuracy), p95(latency), total(decoded), "
+    "time_to(accuracy>=0.65); may be repeated.  [default: all that were measured]",
 )
 @click.option("--overlap", is_flag=True, help="Count only while all runs of a workload ran.")
 @click.option(
@@ -71,6 +81,7 @@ _STANDARD_OUTPUT = Path("-")
 def command(
     experiment: str,
     window: str,
+    names: tuple[str, ...],
     overlap: bool,
     file_format: str | None,
     output: Path | None,
@@ -85,11 +96,14 @@ def command(
     and devices that ran alone. n is the number of repeats, ± the 95 % confidence interval of the
     mean. "energy" counts each whole GPU once, including other users; estimates have a tilde.
     """
+    from radt.analysis.series_quantities import parse_quantity, series_quantities, with_units
     from radt.analysis.window_spec import WindowSpec
     from radt.render.files import ReportFormat
     from radt.render.report_content import Content
     from radt.store.locate import Readers
 
+    chosen = tuple(dict.fromkeys(parse_quantity(name) for name in names))
+    series = series_quantities(chosen)
     spec = WindowSpec.parse(window, overlap=overlap)
     kind = ReportFormat.choose(file_format, output)
     experiment = experiment_of(experiment, places)
@@ -97,23 +111,30 @@ def command(
     if figures is not None:
         _prepare(figures)
     with Readers(places) as readers:
-        nearest = _nearest(readers, experiment, spec, profiled=profiled)
+        nearest = _nearest(readers, experiment, spec, series, profiled=profiled)
     if nearest is None:
         raise unknown_experiment(experiment, places, "a finished run")
     store, report = nearest
-    _put(Content.of(report), kind, path)
+    for problem in report.series.problems:
+        raise problem.error
+    _put(Content.of(report, with_units(chosen, report.series)), kind, path)
     if figures is not None:
-        _draw(store, report, figures, figure_format, profiled=profiled)
+        _draw(store, report, figures, figure_format, chosen, profiled=profiled)
 
 
 def _nearest(
-    readers: Readers, experiment: str, window: WindowSpec, *, profiled: bool
+    readers: Readers,
+    experiment: str,
+    window: WindowSpec,
+    series: tuple[SeriesQuantity, ...],
+    *,
+    profiled: bool,
 ) -> tuple[StoreAddress, Report] | None:
     """Return the report of the nearest store that has any results, and the store."""
     from radt.analysis.report import read_report
 
     for reader in readers.nearest_first():
-        report = read_report(reader, experiment, profiled=profiled, window=window)
+        report = read_report(reader, experiment, profiled=profiled, window=window, series=series)
         if report.workloads or report.left_out:
             return reader.address, report
     return None
@@ -175,9 +196,15 @@ def _prepare(folder: Path) -> None:
 
 
 def _draw(
-    store: StoreAddress, report: Report, folder: Path, figure_format: str, *, profiled: bool
+    store: StoreAddress,
+    report: Report,
+    folder: Path,
+    figure_format: str,
+    chosen: Sequence[AnyQuantity],
+    *,
+    profiled: bool,
 ) -> None:
-    from radt.frontend.data.report_model import OVERLAP, PROFILED, WINDOW
+    from radt.frontend.data.report_model import OVERLAP, PROFILED, SEPARATOR, SERIES, WINDOW
     from radt.frontend.data.source import Source
     from radt.frontend.export.report_files import draw
     from radt.frontend.export.request import FileFormat
@@ -186,10 +213,12 @@ def _draw(
     options = {WINDOW: report.window.to_text()}
     options |= {OVERLAP: "1"} if report.window.overlap else {}
     options |= {PROFILED: "1"} if profiled else {}
+    if report.series.quantities:
+        options[SERIES] = SEPARATOR.join(each.value for each in report.series.quantities)
     view = View(experiment=report.experiment, options=options)
     source = Source(store)
     try:
-        for path in draw(source, view, folder, FileFormat(figure_format)):
+        for path in draw(source, view, folder, FileFormat(figure_format), chosen):
             click.echo(str(path), err=True)
     finally:
         source.close()

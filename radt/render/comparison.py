@@ -12,7 +12,7 @@ from radt.analysis.fail_if import CheckedCondition, Outcome
 from radt.analysis.findings import MARGIN, ComparedWorkload, Comparison, Finding, Verdict
 from radt.analysis.matching import difference_sentences
 from radt.analysis.operands import Operand, OperandKind
-from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
 from radt.units import NO_VALUE, listed, plural, significant
 
@@ -97,7 +97,7 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
         for finding in sorted(workload.findings, key=lambda finding: kinds.index(finding.runs)):
             a, b = (finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
             verdict = f"{_SIGNS[finding.verdict]} {_verdict_text(finding)}"
-            several = finding.effect.method is not Method.NONE
+            several = not _is_single(finding)
             cells = [
                 Cell(finding.name),
                 Cell(_noun(finding.quantity)),
@@ -111,8 +111,10 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
     return Table(columns, rows)
 
 
-def _noun(quantity: Quantity) -> str:
+def _noun(quantity: AnyQuantity) -> str:
     """Return a quantity as used in a sentence: ``time per epoch``."""
+    if isinstance(quantity, SeriesQuantity):
+        return quantity.value
     return re.sub(r"/(epoch|sample)\b", r" per \1", quantity.info.title)
 
 
@@ -134,9 +136,14 @@ def _verdict_text(finding: Finding) -> str:
             return f"within {MARGIN * 100:g} %"
         case Verdict.BETTER | Verdict.WORSE | Verdict.DIFFERENT:
             return _change_text(finding) + ("" if finding.holds else f" {_DOUBT}")
-        case Verdict.INCONCLUSIVE if finding.effect.method is Method.NONE:
+        case Verdict.INCONCLUSIVE if _is_single(finding):
             return _change_text(finding)
     return finding.verdict.value
+
+
+def _is_single(finding: Finding) -> bool:
+    """Return whether A or B has one value only, and no run lacks one."""
+    return finding.effect.method is Method.NONE and finding.shortfall is None
 
 
 def _interval_text(finding: Finding) -> str:
@@ -162,6 +169,8 @@ def _repeats_needed_text(finding: Finding) -> str:
     """Return how many repeats would be conclusive; empty if unknown."""
     if finding.verdict is not Verdict.INCONCLUSIVE:
         return ""
+    if finding.shortfall is not None:
+        return finding.shortfall.text
     if finding.effect.method is Method.NONE:
         return "one repeat, no interval"
     if finding.repeats_wanted is None:
@@ -181,7 +190,7 @@ def sentence(finding: Finding, confidence: float) -> str:
         repeats += f", {finding.effect.method}"
     level = f"{confidence * 100:g} % CI {_interval_text(finding)}"
     match finding.verdict:
-        case Verdict.INCONCLUSIVE if finding.effect.method is Method.NONE:
+        case Verdict.INCONCLUSIVE if _is_single(finding):
             text = f"B is {_change_text(finding)} ({noun} {values})"
         case Verdict.INCONCLUSIVE if finding.effect.interval is None:
             text = f"inconclusive ({noun} {values}, {repeats})"
@@ -235,7 +244,7 @@ def _size(finding: Finding) -> Callable[[float], str]:
     return lambda change: unit(abs(change))
 
 
-def _amount(quantity: Quantity) -> Callable[[float], str]:
+def _amount(quantity: AnyQuantity) -> Callable[[float], str]:
     """Return how to write a difference with the quantity's unit and its sign."""
     return lambda value: f"{'−' if value < 0 else ''}{quantity.info.text(abs(value))}"
 
@@ -280,7 +289,7 @@ def sentences(comparison: Comparison) -> list[str]:
         finding
         for workload in comparison.workloads
         for finding in workload.findings
-        if finding.quantity is workload.findings[0].quantity
+        if finding.quantity == workload.findings[0].quantity
     ]
     if len(first) > _MAX_SENTENCES:
         return []
@@ -312,7 +321,15 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield summary_text(comparison)
     if text := false_positives_text(comparison):
         yield text
-    methods = {finding.effect.method for finding in comparison.findings}
+    for workload in comparison.workloads:
+        compared = [(finding.quantity, finding.runs) for finding in workload.findings]
+        for shortfall in workload.shortfalls:
+            if (shortfall.quantity, shortfall.runs) not in compared:
+                name = ", ".join(filter(None, (workload.name, shortfall.runs)))
+                yield f"{name}: {shortfall.quantity.value} {shortfall.text}, so there is no value"
+    methods = {
+        finding.effect.method for finding in comparison.findings if finding.shortfall is None
+    }
     if Method.NONE in methods:
         yield "One repeat gives no confidence interval. Run `radt FILE --repeat 5`."
     if Method.PAIRED in methods:
@@ -339,7 +356,10 @@ def _condition_text(checked: CheckedCondition) -> str:
     if checked.inconclusive:
         parts.append(_found(checked.inconclusive))
     if checked.missing:
-        parts.append(f"not measured on both sides of {listed(checked.missing, _NAMED)}")
+        quantity = checked.condition.quantity
+        is_time = isinstance(quantity, SeriesQuantity) and quantity.relation is not None
+        what = "not reached by all runs" if is_time else "not measured on both sides"
+        parts.append(f"{what} of {listed(checked.missing, _NAMED)}")
     return f"inconclusive: {'; '.join(parts) or 'nothing was compared'}"
 
 
@@ -350,5 +370,7 @@ def _found(findings: Sequence[Finding]) -> str:
 def _short_text(finding: Finding) -> str:
     a, b = (finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
     alone = finding.effect.interval is None
+    if finding.shortfall is not None:
+        return f"{finding.name} ({a} → {b}, {finding.shortfall.text})"
     interval = "one repeat" if alone else f"CI {_interval_text(finding)}"
     return f"{finding.name} ({a} → {b}, {_change_text(finding)}, {interval})"

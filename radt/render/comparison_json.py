@@ -10,7 +10,7 @@ from radt.analysis.fail_if import CheckedCondition, ExitCode
 from radt.analysis.findings import ComparedWorkload, Comparison, Finding
 from radt.analysis.operands import Operand
 from radt.render.comparison import sentence
-from radt.render.report_json import json_text, value_of
+from radt.render.report_json import json_text, reached_of, value_of
 
 #: Increased when a field changes its meaning or is removed.
 VERSION = 1
@@ -83,6 +83,15 @@ def _workload(workload: ComparedWorkload, confidence: float) -> Mapping[str, Any
             for difference in workload.differences
         ],
         "not_comparable": [quantity.value for quantity in workload.missing],
+        "shortfalls": [
+            {
+                "quantity": shortfall.quantity.value,
+                "runs": shortfall.runs or None,
+                "a": reached_of(shortfall.a),
+                "b": reached_of(shortfall.b),
+            }
+            for shortfall in workload.shortfalls
+        ],
         "findings": [_finding(finding, confidence) for finding in workload.findings],
     }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
@@ -112,16 +113,16 @@ def bars_svg(chart: BarChart) -> Markup:
     bars = chart.bars[:MAX_BARS]
     centres = _centres(bars)
     width = width_of(bars)
-    step, top = _steps(max(map(_height, bars), default=0.0))
+    axis = _axis([_height(bar) for bar in bars], [bar.value or 0.0 for bar in bars])
     title = f"{chart.title} [{chart.unit}]" if chart.unit else chart.title
     parts = [
         f'<svg viewBox="0 0 {width:g} {_HEIGHT}" style="max-width:{width:g}px" role="img"'
         f' aria-label="{html_escape(title)}">',
-        *_grid(step, top, width),
+        *_grid(axis, width),
         *_blocks(bars, centres),
     ]
     for x, bar in zip(centres, bars, strict=True):
-        parts += _bar(bar, x, top)
+        parts += _bar(bar, x, axis)
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 - every text in it is escaped
 
 
@@ -151,29 +152,47 @@ def _height(bar: Bar) -> float:
         return 0.0
     # The interval of two repeats may be many times the mean: it is clipped, and the explanation has
     # it in full.
-    return bar.value + (min(bar.high - bar.value, bar.value) if bar.high is not None else 0.0)
+    reach = 0.0 if bar.high is None else min(bar.high - bar.value, abs(bar.value))
+    return bar.value + reach
 
 
-def _steps(largest: float) -> tuple[float, float]:
-    """Return the distance of grid lines and the upper end of the axis, in round numbers."""
+def _step(largest: float) -> float:
+    """Return the distance of grid lines up to a value, a round number."""
     if largest <= 0:
-        return 1.0, 1.0
+        return 1.0
     rough = largest / 4
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
-    return step, step * math.ceil(round(largest / step, 6))
+    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
 
 
-def _y(value: float, top: float) -> float:
-    return _TOP + _PLOT_HEIGHT * (1 - min(max(value / top, 0.0), 1.0))
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Grid lines ``step`` apart, from ``first`` to ``last`` of them; 0 is the zero line."""
+
+    step: float
+    first: int
+    last: int
+
+    def y(self, value: float) -> float:
+        """Return a value's place in the picture, at the edge if it is beyond the axis."""
+        share = (value / self.step - self.first) / (self.last - self.first)
+        return _TOP + _PLOT_HEIGHT * (1 - min(max(share, 0.0), 1.0))
 
 
-def _grid(step: float, top: float, width: float) -> Iterator[str]:
-    for number in range(round(top / step) + 1):
-        y = _y(number * step, top)
+def _axis(heights: Sequence[float], values: Sequence[float]) -> _Axis:
+    """Return an axis from zero, or from the lowest value if there are negative ones."""
+    largest, lowest = max([0.0, *heights]), min([0.0, *values])
+    step = _step(max(largest, -lowest))
+    first, last = (math.ceil(round(reach / step, 6)) for reach in (-lowest, largest))
+    return _Axis(step, -first, last if first or last else 1)
+
+
+def _grid(axis: _Axis, width: float) -> Iterator[str]:
+    for number in range(axis.first, axis.last + 1):
+        y = axis.y(number * axis.step)
         kind = "axis" if number == 0 else "grid"
         yield f'<line class="{kind}" x1="{_LEFT}" x2="{width - _RIGHT:g}" y1="{y:g}" y2="{y:g}"/>'
-        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:g}">{number * step:,.6g}</text>'
+        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:g}">{number * axis.step:,.6g}</text>'
 
 
 def _blocks(bars: Sequence[Bar], centres: Sequence[float]) -> Iterator[str]:
@@ -188,7 +207,7 @@ def _blocks(bars: Sequence[Bar], centres: Sequence[float]) -> Iterator[str]:
         yield f'<text class="block" x="{middle:g}" y="14">{html_escape(bars[start].block)}</text>'
 
 
-def _bar(bar: Bar, x: float, top: float) -> Iterator[str]:
+def _bar(bar: Bar, x: float, axis: _Axis) -> Iterator[str]:
     yield f"<g><title>{html_escape(bar.explanation)}</title>"
     if bar.value is None:
         yield (
@@ -196,15 +215,16 @@ def _bar(bar: Bar, x: float, top: float) -> Iterator[str]:
             f"{html_escape(bar.text)}</text>"
         )
     else:
-        y = _y(bar.value, top)
+        y, low_y = axis.y(max(bar.value, 0.0)), axis.y(min(bar.value, 0.0))
         estimated = " estimated" if bar.is_estimated else ""
         yield (
             f'<rect class="{bar.style}{estimated}" x="{x - _BAR / 2:g}" y="{y:g}"'
-            f' width="{_BAR:g}" height="{max(_BOTTOM - y, 0.0):g}"/>'
+            f' width="{_BAR:g}" height="{max(low_y - y, 0.0):g}"/>'
         )
         if bar.high is not None and bar.low is not None:
-            y = _y(bar.high, top)
-            yield f'<path class="whisker" d="M{x - 4:g} {y:g}h8m-4 0V{_y(bar.low, top):g}m-4 0h8"/>'
+            high_y, low_y = axis.y(bar.high), axis.y(bar.low)
+            yield f'<path class="whisker" d="M{x - 4:g} {high_y:g}h8m-4 0V{low_y:g}m-4 0h8"/>'
+            y = min(y, high_y)
         yield f'<text class="value" x="{x:g}" y="{y - 4:g}">{html_escape(bar.text)}</text>'
     yield from _label(bar.label, x)
     yield "</g>"

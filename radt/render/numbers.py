@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from radt import units
 from radt.analysis.estimates import CONFIDENCE, Estimate
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import AnyQuantity
 
 _FACTOR, _RATIO, _SECONDS, _PER_S = "x", "1", "s", "1/s"
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -37,7 +38,7 @@ class Scale:
 class ScaledQuantity:
     """A quantity in the unit of a column or an axis."""
 
-    quantity: Quantity
+    quantity: AnyQuantity
     scale: Scale
 
     @property
@@ -77,12 +78,12 @@ class ScaledQuantity:
         return f"{self.number_text(estimate)} {self.spread(estimate)}".rstrip()
 
 
-def scaled(quantity: Quantity, estimates: Sequence[Estimate]) -> ScaledQuantity:
+def scaled(quantity: AnyQuantity, estimates: Sequence[Estimate]) -> ScaledQuantity:
     """Return a quantity in the unit that suits these values."""
     return ScaledQuantity(quantity, scale_of(quantity, [estimate.mean for estimate in estimates]))
 
 
-def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
+def scale_of(quantity: AnyQuantity, values: Sequence[float]) -> Scale:
     """Return the unit that suits the largest of the values."""
     unit = quantity.info.unit
     largest = max(map(abs, values), default=0.0)
@@ -97,7 +98,7 @@ def scale_of(quantity: Quantity, values: Sequence[float]) -> Scale:
         return Scale(1.0, "/s")
     symbol = _SYMBOLS.get(unit)
     if symbol is None:
-        return Scale(1.0, unit)
+        return Scale(1.0, unit.strip("{}"))
     for size, prefix in _PREFIXES:
         if largest >= size:
             # Memory is sold in powers of 1000 with a capital K; the SI prefix is k.
@@ -127,7 +128,7 @@ def error_bar(estimate: Estimate) -> ErrorBar | None:
     return ErrorBar(max(mean - interval.low, 0.0), max(interval.high - mean, 0.0))
 
 
-def with_unit(quantity: Quantity, estimate: Estimate | None, *, brief: bool = False) -> str:
+def with_unit(quantity: AnyQuantity, estimate: Estimate | None, *, brief: bool = False) -> str:
     """Return a value with its interval and its unit: ``4.20 ±0.03 s``.
 
     Ratios: ``1.85 1.20–2.90×``. From a minute on, the interval has its own unit: ``1:38 ±1.20 s``.
@@ -164,7 +165,7 @@ def aligned(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def describe(quantity: Quantity, estimate: Estimate, run_count: int = 1) -> str:
+def describe(quantity: AnyQuantity, estimate: Estimate, run_count: int = 1) -> str:
     """Return a value with all details in a line: ``2.00 s · n = 3 · 95 % CI 1.90 s to 2.10 s``."""
     text = quantity.info.text
     words = [text(estimate.mean), f"n = {estimate.count}"]

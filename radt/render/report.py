@@ -12,6 +12,7 @@ from statistics import fmean
 
 from radt import units
 from radt.analysis.quantities import Quantity, Reading, joules
+from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.model import RunStatus
 from radt.render.model import (
@@ -64,8 +65,9 @@ def report_document(content: Content) -> Document:
     """Return a report: tables, charts, interference, and notes."""
     tables = _tables(content)
     blocks: list[Block] = [*tables[:1], charts_of(content), *tables[1:]]
-    blocks.append(energy_table([item.summary for item in content.items]))
-    blocks += map(_interference, matrices(content))
+    if not content.is_chosen:
+        blocks.append(energy_table([item.summary for item in content.items]))
+        blocks += map(_interference, matrices(content))
     blocks.append(Notes([Note(text, Tone.DIM) for text in _notes(content)]))
     facts = []
     if content.items:
@@ -176,11 +178,11 @@ def _several_hosts(workloads: Sequence[WorkloadSummary]) -> bool:
     return len({workload.host for workload in workloads}) > 1
 
 
-def _is_total(quantity: Quantity) -> bool:
+def _is_total(quantity: AnyQuantity) -> bool:
     return quantity.info.reading is Reading.TOTAL
 
 
-def _scope(quantity: Quantity) -> Scope:
+def _scope(quantity: AnyQuantity) -> Scope:
     return Scope.GROUP if is_shared(quantity) else Scope.ROW
 
 
@@ -197,9 +199,12 @@ def _tables(content: Content) -> list[Table]:
     """Return the tables of a report; none without workloads."""
     if not content.items:
         return []
+    if content.is_chosen:
+        return [_table(content, "", content.lines, content.quantities)]
     # The table of energies has the shares of the runs, and the unassigned rest.
     shown = [quantity for quantity in content.quantities if quantity is not Quantity.ENERGY_OF_RUNS]
-    essential = [quantity for quantity in ESSENTIAL if quantity in shown]
+    essential: list[AnyQuantity] = [quantity for quantity in ESSENTIAL if quantity in shown]
+    essential += content.of_series
     rest = [quantity for quantity in shown if quantity not in essential]
     tables = [_table(content, "", content.lines, essential)]
     for title, quantities in (
@@ -221,7 +226,7 @@ def _tables(content: Content) -> list[Table]:
 
 
 def _table(
-    content: Content, title: str, lines: Sequence[Line], quantities: Sequence[Quantity]
+    content: Content, title: str, lines: Sequence[Line], quantities: Sequence[AnyQuantity]
 ) -> Table:
     """Return a table of some quantities; the first, without a title, has the statuses."""
     workloads = [item.summary for item in content.items]
@@ -259,7 +264,7 @@ def _table(
     return Table(columns, rows, title)
 
 
-def _count(line: Line, quantities: Sequence[Quantity]) -> str:
+def _count(line: Line, quantities: Sequence[AnyQuantity]) -> str:
     """Return the number of repeats behind a workload's values; the largest if they differ."""
     counts = [
         estimate.count
@@ -269,12 +274,12 @@ def _count(line: Line, quantities: Sequence[Quantity]) -> str:
     return str(max(counts)) if counts else units.NO_VALUE
 
 
-def _has_value(line: Line, quantity: Quantity) -> bool:
+def _has_value(line: Line, quantity: AnyQuantity) -> bool:
     """Return whether a row shows a quantity: a workload's is in its first row only."""
     return line.is_first or not is_shared(quantity)
 
 
-def _axis(lines: Sequence[Line], quantity: Quantity) -> ScaledQuantity:
+def _axis(lines: Sequence[Line], quantity: AnyQuantity) -> ScaledQuantity:
     estimates = [line.estimate(quantity) for line in lines if _has_value(line, quantity)]
     return scaled(quantity, [estimate for estimate in estimates if estimate is not None])
 

@@ -12,6 +12,7 @@ from radt.analysis.attempts import NO_COLLOCATION
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.report import Report, left_out_text
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, series_quantities
 from radt.analysis.summaries import Encounter, GroupSummary, WorkloadSummary, interference
 from radt.model import RunStatus
 from radt.render.model import Bar, BarChart, Charts
@@ -40,7 +41,7 @@ class Line:
     group: GroupSummary
     is_first: bool
 
-    def estimate(self, quantity: Quantity) -> Estimate | None:
+    def estimate(self, quantity: AnyQuantity) -> Estimate | None:
         """Return the value of the group, or of the workload that it belongs to."""
         return self.item.summary.estimate(quantity, self.group)
 
@@ -53,15 +54,17 @@ class Content:
         reports: One report for each experiment.
         items: Workloads, in order.
         quantities: Columns of tables, in order.
+        is_chosen: The user chose the quantities; otherwise files have all.
     """
 
     reports: tuple[Report, ...]
     items: tuple[Item, ...]
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[AnyQuantity, ...]
+    is_chosen: bool = False
 
     @classmethod
-    def of(cls, report: Report) -> Content:
-        """Return the content of one report."""
+    def of(cls, report: Report, chosen: Sequence[AnyQuantity] = ()) -> Content:
+        """Return the content of one report: the chosen quantities, or all that were measured."""
         with_host = len({workload.host for workload in report.workloads}) > 1
         return cls(
             (report,),
@@ -74,8 +77,19 @@ class Content:
                 )
                 for workload in report.workloads
             ),
-            report.quantities,
+            tuple(chosen) or report.quantities,
+            bool(chosen),
         )
+
+    @property
+    def written(self) -> tuple[AnyQuantity, ...]:
+        """Return the quantities of files."""
+        return self.quantities if self.is_chosen else (*Quantity, *self.of_series)
+
+    @property
+    def of_series(self) -> tuple[SeriesQuantity, ...]:
+        """Return the quantities of series."""
+        return series_quantities(self.quantities)
 
     @property
     def title(self) -> str:
@@ -110,6 +124,7 @@ class Content:
         for line in self.lines:
             if line.group.shortage is not None:
                 yield f"{line.item.name}, {line.group.status}: {line.group.shortage.text}."
+        yield from self._shortfalls()
         for report in self.reports:
             yield from report.footnotes
         for item in self.items:
@@ -119,6 +134,17 @@ class Content:
         for report in self.reports:
             if text := report.tracker.text:
                 yield f"Tracker: {text}."
+
+    def _shortfalls(self) -> Iterator[str]:
+        """Yield the conditions of ``time_to`` that some runs never met."""
+        for quantity in self.of_series:
+            for line in self.lines:
+                reached = line.group.reached.get(quantity)
+                if reached is not None and not reached.is_all:
+                    several = len(line.item.groups) > 1
+                    name = f"{line.item.name}, {line.group.name}" if several else line.item.name
+                    rest = "; the value is their mean" if reached.count else ""
+                    yield f"{name}: {reached.text} reached {quantity.condition}{rest}."
 
 
 def workload_name(workload: WorkloadSummary, *, with_host: bool) -> str:
@@ -143,9 +169,9 @@ def reasons_of(group: GroupSummary) -> Sequence[str]:
     return tuple(dict.fromkeys(run.run.end_reason for run in group.runs if run.run.end_reason))
 
 
-def is_shared(quantity: Quantity) -> bool:
+def is_shared(quantity: AnyQuantity) -> bool:
     """Return whether a quantity belongs to a workload or its devices, not to like runs."""
-    return quantity.info.subject is not Subject.RUNS
+    return not isinstance(quantity, SeriesQuantity) and quantity.info.subject is not Subject.RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +299,16 @@ def _way(collocation: str) -> Way:
 def charts_of(content: Content) -> Charts:
     """Return a chart for each charted quantity that was measured."""
     skipped = {Quantity.CPU} if _GPU_ACTIVITY & set(content.quantities) else set()
-    charts = [
-        chart
+    charted: list[AnyQuantity] = [
+        quantity
         for quantity in _CHARTS
         if quantity in content.quantities and quantity not in skipped
+    ]
+    charts = [
+        chart
+        for quantity in (
+            content.quantities if content.is_chosen else [*charted, *content.of_series]
+        )
         if (chart := _chart(content, quantity)) is not None
     ]
     used = {way_of(item.summary) for item in content.items}
@@ -287,7 +319,7 @@ def _style(way: Way) -> str:
     return f"way-{way.name.lower()}"
 
 
-def _chart(content: Content, quantity: Quantity) -> BarChart | None:
+def _chart(content: Content, quantity: AnyQuantity) -> BarChart | None:
     """Return bars by degree of collocation, then by way of sharing; None without values."""
     items = sorted(
         content.items,
@@ -312,7 +344,7 @@ class _Entry(NamedTuple):
     estimate: Estimate | None
 
 
-def _entries(item: Item, quantity: Quantity) -> Iterator[_Entry]:
+def _entries(item: Item, quantity: AnyQuantity) -> Iterator[_Entry]:
     if is_shared(quantity):
         statuses = {group.status for group in item.groups}
         estimate = item.summary.estimate(quantity, item.groups[0])

@@ -14,7 +14,8 @@ Version 1, an object::
       energy     gpus_j (each GPU once), rest_j (assigned to no run), runs: letter, name,
                  estimated_j, method; null if not measured
       values     by quantity, see below; those of devices include other users
-      groups     like runs together: name, status, repeats, runs, values
+      groups     like runs together: name, status, repeats, runs, values, reached (by ``time_to``
+                 quantity: runs that met its condition, and runs)
         runs     id, letter, name, status, repeats, end_reason
     interference one per experiment: experiment, rows (models), columns (their neighbours),
                  cells (rows of values or null; the worst of several workloads)
@@ -37,8 +38,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from radt.analysis.estimates import CONFIDENCE, Estimate
-from radt.analysis.quantities import Quantity
+from radt.analysis.estimates import CONFIDENCE, Estimate, Reached
+from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary
 from radt.render.report_content import Content, Item, Matrix, is_shared, matrices
 
@@ -69,8 +70,8 @@ def as_json(content: Content) -> str:
         "experiments": [report.experiment for report in content.reports],
         "window": {report.experiment: report.window.text for report in content.reports},
         "confidence": CONFIDENCE,
-        "quantities": {quantity.value: _about(quantity) for quantity in Quantity},
-        "workloads": [_workload(item) for item in content.items],
+        "quantities": {quantity.value: _about(quantity) for quantity in content.written},
+        "workloads": [_workload(content, item) for item in content.items],
         "interference": [_matrix(matrix) for matrix in matrices(content)],
         "tracker": [
             {"experiment": report.experiment, **asdict(report.tracker)}
@@ -81,7 +82,7 @@ def as_json(content: Content) -> str:
     return json_text(document)
 
 
-def _about(quantity: Quantity) -> dict[str, Any]:
+def _about(quantity: AnyQuantity) -> dict[str, Any]:
     info = quantity.info
     return {
         "title": info.title,
@@ -92,14 +93,14 @@ def _about(quantity: Quantity) -> dict[str, Any]:
     }
 
 
-def _workload(item: Item) -> dict[str, Any]:
+def _workload(content: Content, item: Item) -> dict[str, Any]:
     summary = item.summary
     return {
         "experiment": item.experiment,
         "label": summary.label,
         "machine": summary.host,
         "ids": list(summary.workload_ids),
-        "values": _values(item, item.groups[0], shared=True),
+        "values": _values(content, item, item.groups[0], shared=True),
         "energy": {
             "gpus_j": summary.energy.gpus_j,
             "rest_j": summary.energy.rest_j,
@@ -121,17 +122,26 @@ def _workload(item: Item) -> dict[str, Any]:
                     }
                     for row in group.runs
                 ],
-                "values": _values(item, group, shared=False),
+                "values": _values(content, item, group, shared=False),
+                "reached": {
+                    quantity.value: reached_of(reached)
+                    for quantity, reached in group.reached.items()
+                },
             }
             for group in item.groups
         ],
     }
 
 
-def _values(item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
+def reached_of(reached: Reached | None) -> list[int] | None:
+    """Return how many runs met a condition, and of how many; null if not recorded."""
+    return None if reached is None else [reached.count, reached.of]
+
+
+def _values(content: Content, item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
     return {
         quantity.value: value_of(estimate)
-        for quantity in Quantity
+        for quantity in content.written
         if is_shared(quantity) is shared
         and (estimate := item.summary.estimate(quantity, group)) is not None
     }

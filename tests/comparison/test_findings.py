@@ -11,7 +11,6 @@ import pytest
 from radt.analysis.estimates import Method
 from radt.analysis.findings import (
     Comparison,
-    Direction,
     Finding,
     Verdict,
     better_direction,
@@ -20,6 +19,7 @@ from radt.analysis.findings import (
 )
 from radt.analysis.operands import OperandFinder, Start
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import Direction
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.errors import UsageError
 from radt.model import RunStatus

@@ -15,7 +15,7 @@ from radt.frontend.data.aggregate import Member, combine, grid, on_grid
 from radt.frontend.data.cells import of_points
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.lines import points_of
-from radt.frontend.data.metrics import automatic_metrics, quantities
+from radt.frontend.data.metrics import automatic_metrics, quantities, quantity_of
 from radt.frontend.data.model import Quantity, unit_scale
 from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window
 from radt.frontend.selection import read_selection
@@ -352,6 +352,15 @@ def test_automatic_metrics_tell_different_things(logged, hardware, expected):
     ]
     found += [Quantity(name, "1", Scope.GPU, SeriesKind.GAUGE, "smi") for name in hardware]
     assert automatic_metrics(found) == tuple(expected)
+
+
+def test_metrics_of_loaders_have_units_and_meanings():
+    kinds = (Scope.RUN, SeriesKind.GAUGE)
+    logged = SeriesRecord("a", 0, SOFTWARE, "loader.image_size", "", *kinds)
+    found = quantity_of([logged])
+    assert (found.drawn_unit, found.explanation) == ("px", "Side of the images in the batch.")
+    own = quantity_of([SeriesRecord("a", 0, SOFTWARE, "image_size", "", *kinds)])
+    assert (own.drawn_unit, own.explanation) == ("", "")
 
 
 def test_a_scheduled_run_without_samples_draws_nothing(demo, source):

@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 from radt.analysis.quantities import Quantity
 from radt.cli import report as terminal
 from radt.frontend.charts.report_bars import figure
-from radt.frontend.data.report import content_of, read_shown
+from radt.frontend.data.report import content_of, read_shown, suggestions
 from radt.frontend.data.report_model import MAX_BARS, Choices, Shown, Size, bars_of, charted
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Pick
@@ -27,10 +27,13 @@ from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.render.files import ReportFormat, rendered
+from radt.render.markup import bars_svg
+from radt.render.model import Bar, BarChart
 from radt.render.numbers import aligned, with_unit
 from radt.render.report_csv import as_csv
 from radt.tags import PROFILED
 from tests.frontend.report_support import Planted, Study, sweep
+from tests.report.series_support import add_metric, repeats
 
 HOSTILE = "<img src=x onerror=alert(1)>|`=1"
 
@@ -187,6 +190,75 @@ def test_what_is_picked_of_several_experiments(
     ]
     assert [entry.name for entry in read_shown(source, View(picks=picks)).entries] != []
     other.writer.close()
+
+
+def test_quantities_of_series_are_those_of_the_terminal(study: Study, source: Source) -> None:
+    repeats(study, "some", [[0.5, 0.7], [0.5, 0.6]])
+    repeats(study, "all", [[0.8, 0.9]])
+    series = "last(accuracy); time_to(accuracy >= 0.65);last(accuracy);nonsense"
+    shown, choices = shown_of(source, series=series, columns="cpu", sort="-last(accuracy)")
+    assert "'nonsense' is not a quantity of a series" in choices.series_error
+    assert [each.value for each in shown.columns] == [
+        "cpu",
+        "last(accuracy)",
+        "time_to(accuracy>=0.65)",
+    ]
+    assert [entry.name for entry in shown.entries] == ["all", "some"]
+    assert [row[-2:] for row in rows(shown, choices)] == [
+        ["0.900", "1.00"],
+        ["0.650 ±0.635", "2.00"],
+    ]
+    last, time_to = charted(shown)[-2:]
+    assert [bar.label for bar in bars_of(shown, time_to, choices)] == ["all", "some"]
+    made = figure(last, bars_of(shown, last, choices), Scheme.LIGHT, Size.SMALL, in_blocks=False)
+    assert made["data"][0]["y"] == pytest.approx([0.9, 0.65])
+    text = rendered(content_of(shown, choices), ReportFormat.MARKDOWN)
+    assert r"some: 1 of 2 runs reached accuracy\>=0.65; the value is their mean." in text
+    assert suggestions(source, "study")[:2] == ["last(accuracy)", "max(accuracy)"]
+
+
+def test_negative_values_hang_from_zero(study: Study, source: Source) -> None:
+    for label, value in (("down", -3.0), ("up", 1.0)):
+        workload_id = study.workload(label, [Planted("a", 2.0)])
+        add_metric(study, study.run_id(workload_id, "a"), "reward", [value])
+    shown, choices = shown_of(source, series="last(reward)")
+    quantity = charted(shown)[-1]
+    bars = bars_of(shown, quantity, choices)
+    made = figure(quantity, bars, Scheme.LIGHT, Size.SMALL, in_blocks=False)
+    low, high = made["layout"]["yaxis"]["range"]
+    assert low < -3 < 1 < high
+    (zero,) = made["layout"]["shapes"]
+    assert (zero["y0"], zero["y1"]) == (0.0, 0.0)
+    chart = BarChart(
+        *("reward", ""), [Bar(str(each), each, "", "way-naive", "", "") for each in (-3.0, 1.0)]
+    )
+    svg = bars_svg(chart)
+    assert re.findall(r'class="tick".*?>(-?[\d.]+)<', svg) == ["-3", "-2", "-1", "0", "1"]
+    (zero_y,) = re.findall(r'class="axis".*?y1="([\d.]+)"', svg)
+    boxes = re.findall(r'<rect .*? y="([\d.]+)".*?height="([\d.]+)"', svg)
+    (below_y, below), (above_y, above) = [(float(y), float(height)) for y, height in boxes]
+    assert (below_y, above_y + above) == (float(zero_y), float(zero_y))
+    assert below == pytest.approx(3 * above)
+
+
+def test_experiments_of_a_selection_agree_on_the_unit(
+    study: Study, source: Source, store_path: Path
+) -> None:
+    repeats(study, "solo", [[0.5]])
+    for name, unit in (("same", ""), ("percent", "%")):
+        other = Study(store_path, name)
+        repeats(other, "solo", [[0.7]], unit=unit)
+        other.writer.close()
+    asked = {"report.picked": "1", "report.series": "last(accuracy)"}
+    for name, columns, problems in (
+        ("same", ["last(accuracy)"], []),
+        ("percent", [], ["'accuracy' has several units: '%', none"]),
+    ):
+        picks = (Pick("study"), Pick(name))
+        shown = read_shown(source, View(picks=picks, options=asked))
+        assert len(shown.entries) == 2
+        assert [each.value for each in shown.columns if "(" in each.value] == columns
+        assert [problem.cause for problem in shown.problems] == problems
 
 
 def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) -> None:

@@ -20,6 +20,7 @@ from radt.render.report_content import Content
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import patient, shown
 from tests.frontend.report_support import Planted, Study
+from tests.report.series_support import repeats
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -182,6 +183,64 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     page.get_by_role("switch", name="only overlap").click(force=True)
     expect(page).not_to_have_url(re.compile("report.window"))
     expect(facts).not_to_contain_text("while")
+    assert watched.errors == []
+
+
+def test_quantities_of_any_metric_are_columns_and_charts_and_in_the_address(study, serve, watched):
+    curves = {"quick": [[0.5, 0.7], [0.6, 0.8]], "slow": [[0.5, 0.6, 0.7], [0.5, 0.5]]}
+    for label, accuracies in curves.items():
+        repeats(study, label, accuracies)
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    expect(names(page)).to_have_text(["solo", "pair", "seven", "quick", "slow"])
+    field = page.get_by_role("textbox", name="Quantities of any metric")
+    # One that is suggested, one that is typed.
+    field.fill("accuracy")
+    page.get_by_role("option", name="last(accuracy)").click()
+    head = page.locator("thead").get_by_role("button", name="last(accuracy)")
+    expect(head).to_be_visible()
+    field.fill("time_to(accuracy >= 0.65)")
+    field.press("Enter")
+    time_to = page.locator("thead").get_by_role("button", name="time_to(accuracy>=0.65) s")
+    expect(time_to).to_be_visible()
+    slow = page.locator(".report-table tbody tr", has_text="slow")
+    expect(slow.locator("td.number").nth(-2)).to_contain_text("0.600")
+    expect(slow.locator("td.number").nth(-1)).to_have_text("3.00")
+    charts = page.locator(".report-chart:visible h2")
+    expect(charts.nth(0)).to_have_text("last(accuracy)")
+    expect(charts.nth(1)).to_have_text("time_to(accuracy>=0.65)")
+    first = page.locator(".report-chart:visible").first
+    expect(first.locator(".barlayer .point path")).to_have_count(2)
+    expect(first.locator(".why")).to_contain_text("Last value of accuracy in each run")
+    expect(page.locator(".report-notes")).to_contain_text(
+        "slow: 1 of 2 runs reached accuracy>=0.65; the value is their mean."
+    )
+    page.wait_for_url("**o.report.series=last*accuracy*time_to*0.65**")
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="CSV").click()
+    assert ",time_to(accuracy>=0.65),3.0," in Path(waiting.value.path()).read_text()
+
+    page.reload()
+    tags = page.locator(".report-series .mantine-Pill-root")
+    expect(tags).to_have_text(["last(accuracy)", "time_to(accuracy >= 0.65)"])
+    head.click()
+    expect(names(page)).to_have_text(["slow", "quick", "solo", "pair", "seven"])
+    page.wait_for_url("**o.report.sort=last*accuracy**")
+
+    # Without the first, its chart's place is the second one's.
+    tags.first.locator("button").click()
+    expect(charts.nth(0)).to_have_text("time_to(accuracy>=0.65)")
+    expect(first.locator(".barlayer .point path")).to_have_count(2)
+    expect(head).to_have_count(0)
+    expect(names(page)).to_have_text(["solo", "pair", "seven", "quick", "slow"])
+    problem = "No finished run of study has the metric 'acuracy'. Did you mean accuracy?"
+    field.fill("last(acuracy)")
+    field.press("Enter")
+    expect(page.locator(".report-head")).to_contain_text(problem)
+    expect(time_to).to_be_visible()
+    field.press("Backspace")
+    expect(page.locator(".report-head")).not_to_contain_text(problem)
+    expect(page.locator("main img")).to_have_count(0)
     assert watched.errors == []
 
 
