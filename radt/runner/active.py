@@ -147,8 +147,8 @@ class ActiveRun:
     """See the module's text.
 
     ``verdict`` is set where radt itself ends the run, and then says how; ``timed_out`` where its
-    time was over; ``dismissed`` where it is a service that was asked to end after all others.
-    ``outcome`` is there once the run has ended.
+    time was over; ``dismissed_ns`` is the monotonic time at which a service was asked to end after
+    all others. ``outcome`` is there once the run has ended.
     """
 
     recorded: RecordedRun
@@ -159,7 +159,7 @@ class ActiveRun:
     escalation: Escalation | None = None
     verdict: RunEnd | None = None
     timed_out: bool = False
-    dismissed: bool = False
+    dismissed_ns: int | None = None
     started_monotonic_s: float | None = None
     outcome: RunOutcome | None = None
     _urgency: int = 0
@@ -185,7 +185,7 @@ class ActiveRun:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was sent SIGKILL because it had not ended when it was asked to."""
+        """Whether it was sent SIGKILL, because it had not ended when it was asked to."""
         return self._urgency >= _URGENCY[signal.SIGKILL]
 
     @property
@@ -218,7 +218,7 @@ class ActiveRun:
         """Begin to end a service that nobody needs any more."""
         if self.escalation is None and self.outcome is None:
             self.escalate()
-            self.dismissed = True
+            self.dismissed_ns = time.monotonic_ns()
 
     def escalate(self) -> None:
         """Begin to end it. Where a report is to be written, it has time for that.

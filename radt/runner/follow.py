@@ -12,7 +12,7 @@ from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
 from radt.runner.command import Profiling
 from radt.runner.oom import MemoryWatch
-from radt.runner.outcome import NOT_ENDED, STOPPED, RunEnd, run_end
+from radt.runner.outcome import STOPPED, RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
 
@@ -188,13 +188,10 @@ class Follower:
         # What ran on the wrong device has not done what was asked for, whatever its exit code.
         if verdict is not None and (how.code != 0 or verdict.status is RunStatus.FAILED):
             return verdict
-        if row.dismissed:
-            # Ending was all that it had left to do; how it says that it was interrupted is its own.
-            return (
-                RunEnd(RunStatus.KILLED, NOT_ENDED)
-                if row.was_killed
-                else RunEnd(RunStatus.FINISHED)
-            )
+        if row.dismissed_ns is not None:
+            ending = dismissed_end(how, row.dismissed_ns, was_killed=row.was_killed)
+            if ending is not None:
+                return ending
         return run_end(
             how,
             stopped=STOPPED if self._workload.stop and not row.timed_out else "",

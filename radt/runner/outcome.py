@@ -64,9 +64,35 @@ def run_end(
     )
 
 
+#: The reason of services that had to be killed when the other runs had ended.
+NOT_ENDED = "did not end when the other runs had ended"
+
+
+def dismissed_end(exit_: Exit, dismissed_ns: int, *, was_killed: bool) -> RunEnd | None:
+    """What the exit of a service means that was asked to end when the other runs had ended.
+
+    Ending was all that it had left to do, so it has finished, whatever its exit code says of the
+    signal. None if it had ended by itself before, or if it was killed by others: then `run_end`
+    knows why.
+
+    Args:
+        dismissed_ns: When it was asked; monotonic.
+        was_killed: Whether radt had to kill it.
+    """
+    if exit_.ended_ns is not None and exit_.ended_ns < dismissed_ns:
+        return None
+    if not _is_sigkill(exit_):
+        return RunEnd(RunStatus.FINISHED)
+    return RunEnd(RunStatus.KILLED, NOT_ENDED) if was_killed else None
+
+
+def _is_sigkill(exit_: Exit) -> bool:
+    return exit_.code in (-signal.SIGKILL, _SHELL_SIGNAL + signal.SIGKILL)
+
+
 def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: MemoryEvidence) -> RunEnd | None:
     """Out of memory if the kernel's word and the way the run ended agree."""
-    killed = exit_.code in (-signal.SIGKILL, _SHELL_SIGNAL + signal.SIGKILL)
+    killed = _is_sigkill(exit_)
     pids = words.killed_pids | ({exit_.pid} if killed and exit_.pid is not None else set())
     if not (killed or words.child_killed):
         return None
@@ -111,8 +137,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-#: The reason of services that had to be killed when the other runs had ended.
-NOT_ENDED = "did not end when the other runs had ended"
 #: The reason of runs that Ctrl-C or `radt stop` ended.
 STOPPED = "stopped by the user"
 

@@ -80,9 +80,10 @@ class RemainingWork:
     def state(self, workload: WorkloadPlan) -> WorkloadState:
         """Where a workload stands."""
         key = key_of(workload)
-        if _runs(workload):
-            at_work = self._holder is not None
-            return WorkloadState.RUNNING if at_work else WorkloadState.INTERRUPTED
+        if _runs(workload) and self._holder is not None:
+            return WorkloadState.RUNNING
+        if any(run.status is RunStatus.RUNNING for run in workload.trained):
+            return WorkloadState.INTERRUPTED
         if key in self.left:
             return WorkloadState.NEXT if key == self._next else WorkloadState.WAITING
         return WorkloadState.LEFT_OUT if self._left_out(workload) else WorkloadState.DONE

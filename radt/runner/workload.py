@@ -292,8 +292,10 @@ class WorkloadRunner:
     def _make_startable(self, active: ActiveWorkload, mlflow: MlflowIds) -> None:
         limits = Limits(self._options.max_time_s, self._options.max_epoch).variables()
         for row in active.rows:
+            # Limits are of training; a service goes on as long as somebody trains.
+            own = {} if row.is_service else limits
             barrier = active.context.variables(row.run_id) if active.context else {}
-            row.startable = active.provision.startable(row.recorded, mlflow, limits | barrier)
+            row.startable = active.provision.startable(row.recorded, mlflow, own | barrier)
             tags = active.provision.tags(row.letter)
             if (profiling := row.startable.profiling) is not None and profiling.notices:
                 tags[PROFILER_NOTICE] = "; ".join(profiling.notices)

@@ -13,7 +13,7 @@ import pytest
 
 from radt.model import RunStatus
 from radt.runner.oom import MemoryEvidence, MemoryWatch
-from radt.runner.outcome import RunEnd, run_end
+from radt.runner.outcome import NOT_ENDED, RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit
 
 NOTHING = MemoryEvidence()
@@ -76,6 +76,28 @@ def test_what_radt_ended_says_why() -> None:
 
 def test_a_process_that_says_it_succeeded_has_also_when_it_was_asked_to_end() -> None:
     assert ending(0, stopped="stopped by the user", timed_out_s=600.0).status is RunStatus.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("code", "ended_ns", "was_killed", "end"),
+    [
+        (0, 11, False, RunEnd(RunStatus.FINISHED)),
+        (7, None, False, RunEnd(RunStatus.FINISHED)),
+        (-signal.SIGINT, 11, False, RunEnd(RunStatus.FINISHED)),
+        # What it left behind had to be killed, not the service.
+        (-signal.SIGINT, 11, True, RunEnd(RunStatus.FINISHED)),
+        (KILLED, 11, True, RunEnd(RunStatus.KILLED, NOT_ENDED)),
+        (128 + signal.SIGKILL, 11, True, RunEnd(RunStatus.KILLED, NOT_ENDED)),
+        (KILLED, 11, False, None),
+        (7, 9, False, None),
+        (7, 9, True, None),
+    ],
+)
+def test_a_service_that_is_asked_to_end_has_finished_unless_it_had_ended_or_was_killed(
+    code: int, ended_ns: int | None, was_killed: bool, end: RunEnd | None
+) -> None:
+    exit_ = Exit(code, ended_ns=ended_ns)
+    assert dismissed_end(exit_, 10, was_killed=was_killed) == end
 
 
 GPU_TEXTS = {
