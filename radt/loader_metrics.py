@@ -22,8 +22,8 @@ class LoaderMetric:
 
 LOADER_METRICS = (
     LoaderMetric("loader.drift", "{batches}", "how far the consumer is behind the fastest one"),
-    LoaderMetric("loader.decoded", "{samples}", "samples decoded so far"),
-    LoaderMetric("loader.echoed", "{samples}", "samples used again without decoding so far"),
+    LoaderMetric("loader.decoded", "{samples}", "samples decoded since the value before"),
+    LoaderMetric("loader.echoed", "{samples}", "samples used again since the value before"),
     LoaderMetric("loader.image_size", "px", "side of the images in the batch"),
     LoaderMetric("loader.batch_size", "{samples}", "samples in the batch"),
     LoaderMetric("loader.slots_in_use", "{slots}", "slots of the ring that hold batches in use"),

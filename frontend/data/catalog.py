@@ -8,17 +8,17 @@ equals the colour of another workload's line or run.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
 
 from radt.frontend.data.source import Source
 from radt.frontend.theme import HUE_COUNT, SHADE_COUNT
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
-from radt.tags import PROFILED, PRUNED
+from radt.tags import PROFILED, PRUNED, ROLE
 
 #: The limit on runs shown until the user chooses: the eight distinguishable colours.
 AUTOMATIC_RUNS = 8
@@ -30,9 +30,9 @@ class RunEntry:
 
     ``profiled`` is the profiler that slowed the run down, ``pruned`` describes deleted samples and
     when they were deleted; both are empty for none. ``is_elsewhere_too`` says that another machine
-    has a workload of the same label. Where several experiments are compared, ``prefix`` is the name
-    of the run's experiment and ``dash`` the experiment's place (from 0): lines of the first are
-    solid.
+    has a workload of the same label, ``is_service`` that the run serves others of its workload.
+    Where several experiments are compared, ``prefix`` is the name of the run's experiment and
+    ``dash`` the experiment's place (from 0): lines of the first are solid.
     """
 
     record: RunRecord
@@ -43,6 +43,7 @@ class RunEntry:
     profiled: str = ""
     pruned: str = ""
     is_elsewhere_too: bool = False
+    is_service: bool = False
     prefix: str = ""
     dash: int = 0
 
@@ -86,7 +87,8 @@ class RunEntry:
     @property
     def second_name(self) -> str:
         """The run's own name where it differs from its workload's, else empty."""
-        return self.record.name if self.record.workload else ""
+        name = self.record.name if self.record.workload else ""
+        return f"{name} ({Role.SERVICE})".lstrip() if self.is_service else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,11 @@ class WorkloadEntry:
     record: WorkloadRecord
     runs: tuple[RunEntry, ...]
     ordinal: int
+
+    @property
+    def trained(self) -> tuple[RunEntry, ...]:
+        """Its runs without services."""
+        return tuple(run for run in self.runs if not run.is_service)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -209,11 +216,16 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
         workloads = {workload.workload_id: workload for workload in reader.workloads(experiment)}
         profiled = reader.tagged(PROFILED, experiment)
         pruned = reader.tagged(PRUNED, experiment)
+        services = {
+            run_id
+            for run_id, role in reader.tagged(ROLE, experiment).items()
+            if role == Role.SERVICE
+        }
         runs_of: dict[str, list[RunRecord]] = {}
         for record in runs:
             runs_of.setdefault(record.workload_id, []).append(record)
         in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
-        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned))
+        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned, services))
 
     return source.remember(("catalog", experiment), read)
 
@@ -223,6 +235,7 @@ def _entries(
     runs_of: Mapping[str, list[RunRecord]],
     profiled: Mapping[str, str],
     pruned: Mapping[str, str],
+    services: Collection[str],
 ) -> tuple[WorkloadEntry, ...]:
     hosts_of: dict[str, set[str]] = {}
     for records in runs_of.values():
@@ -245,6 +258,7 @@ def _entries(
                 profiled=profiled.get(record.run_id, ""),
                 pruned=pruned.get(record.run_id, ""),
                 is_elsewhere_too=len(hosts_of[record.workload]) > 1,
+                is_service=record.run_id in services,
             )
             for place, record in enumerate(records)
         )

@@ -27,9 +27,10 @@ from radt.frontend.pages.workload_body import arranged
 from radt.frontend.pages.workload_parts import devices_text, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
-from radt.model import RunStatus, Scope, SeriesKind
+from radt.model import Role, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
+from radt.tags import ROLE
 from radt.usage import KERNEL
 from tests.frontend.workload_support import Bench, Planted, planted_three
 
@@ -106,6 +107,27 @@ def test_a_run_of_other_parameters_or_device_is_no_baseline(bench: Bench, source
     pair = bench.workload("pair", [Planted("a"), Planted("b")])
 
     assert slowdowns(source, subject_of(source, pair)) == {}
+
+
+def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
+    bench: Bench, source: Source, store_path: Path
+) -> None:
+    def service() -> Planted:
+        return Planted("z", name="loader", tags={ROLE: Role.SERVICE})
+
+    bench.workload("served", [Planted("a"), service()])
+    runs = [Planted("a", epoch_s=6.3), Planted("b", epoch_s=6.3), service()]
+    subject = subject_of(source, bench.workload("pair", runs))
+
+    found = slowdowns(source, subject)
+
+    assert {run_id: one.ratio for run_id, one in found.items()} == {
+        run.run_id: pytest.approx(1.5) for run in runs[:2]
+    }
+    assert subject.workload.runs[2].second_name == "loader (service)"
+    with StoreReader(store_path) as reader:
+        pair = next(one for one in read_report(reader, "planted").workloads if one.label == "pair")
+    assert [group.slowdown for group in pair.groups] == [pytest.approx(1.5), None]
 
 
 def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: Source) -> None:

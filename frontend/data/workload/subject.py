@@ -228,7 +228,7 @@ def slowdowns(source: Source, subject: Subject) -> dict[str, Slowdown]:
 def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
     compared = [
         run
-        for run in subject.workload.runs
+        for run in subject.workload.trained
         if run.record.status in (RunStatus.FINISHED, RunStatus.RUNNING)
     ]
     candidates = _candidates(subject, compared)
@@ -256,10 +256,10 @@ def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[Workload
     candidates = [
         workload
         for workload in subject.catalog.workloads
-        if len(workload.runs) == 1
+        if len(workload.trained) == 1
         and not workload.is_profiled
-        and workload.runs[0].record.status is RunStatus.FINISHED
-        and (workload.runs[0].record.devices, workload.runs[0].record.host) in places
+        and workload.trained[0].record.status is RunStatus.FINISHED
+        and (workload.trained[0].record.devices, workload.trained[0].record.host) in places
     ]
     return candidates[-_MAX_CANDIDATES:]
 
@@ -293,7 +293,7 @@ def _finished(repeats: Sequence[Attempt]) -> list[str]:
     return [
         run.run_id
         for attempt in repeats
-        for run in attempt.runs
+        for run in attempt.trained
         if run.status is RunStatus.FINISHED
     ]
 
