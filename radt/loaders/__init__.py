@@ -11,11 +11,15 @@ from radt.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from radt.loaders.protocol import Loader
+    from radt.loaders.shared.client import SharedLoader
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "SharedLoader"]
 
 #: The module of each name; torch is imported with its first use.
-_MODULES = {"Loader": "radt.loaders.protocol"}
+_MODULES = {
+    "Loader": "radt.loaders.protocol",
+    "SharedLoader": "radt.loaders.shared.client",
+}
 
 if not TYPE_CHECKING:
 

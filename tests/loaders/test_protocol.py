@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 from radt.errors import LoaderError
 from radt.loaders.plan import permutation
 from radt.loaders.protocol import Loader
+from tests.support.shared_loading import shared
 
 #: Index of each sample of a batch, in its order.
 Indices = list[int]
@@ -96,6 +97,7 @@ class Case:
 
 LOADERS = [
     Case("Plain", Plain),
+    Case("SharedLoader", shared),
 ]
 
 every_loader = pytest.mark.parametrize("case", LOADERS, ids=lambda case: case.name)

@@ -1,0 +1,378 @@
+"""`SharedLoader`: the loader of a training process that shares it with others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from radt.errors import LoaderError
+from radt.loaders.protocol import Loader
+from radt.loaders.series import LoaderSeries
+from radt.loaders.shared.factory import Factory
+from radt.loaders.shared.membership import Ask, Join
+from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.rebatch import Pieces
+from radt.loaders.shared.session import Begin, End, Given, Moved, Session
+from radt.run.notices import warn_once
+
+_DEFAULT_WINDOW_BYTES = 256_000_000
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where a consumer is: the next sample is number ``row`` of batch ``batch`` of the epoch.
+
+    ``random`` is the state of the server's random numbers when the epoch began; None if this
+    process has not heard of it. ``named`` says that the script chose the epoch.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    row: int = 0
+    random: dict[str, Any] | None = None
+    named: bool = False
+
+
+class SharedLoader(Loader[Any]):
+    """Load data once for all training processes on this machine that use the same name.
+
+    ``with SharedLoader(make_loader, name="imagenet") as loader:`` in each script takes the place of
+    its own ``DataLoader``. The first one starts a server, a process that calls ``make_loader`` and
+    loads; all get the same batches in the same order, as views of memory that they share. Losses
+    are those of the plain loader. The server ends when its last consumer has.
+
+    *Epochs.* An epoch begins when all connected consumers have come to it, and the fastest is at
+    most ``buffer`` batches ahead of the slowest. A consumer that comes later joins at the next one
+    unless ``join`` says otherwise. A loop that is left early takes the rest of the epoch no more.
+    Where consumers differ in the number of the next epoch (`set_epoch`, `load_state_dict`, or one
+    came later), the server's counts: the one after the last. All follow it, `epoch` says which it
+    is, and a script that had named another is told. A loader or sampler with ``set_epoch`` is told
+    the number in the server.
+
+    *Going on.* `state_dict` has the position and the state of the server's random numbers when the
+    epoch began. A new server makes that epoch again and leaves out what was given, which costs the
+    loading of the batches before it.
+
+    *Batches* consist of tensors on the CPU, NumPy arrays, strings, numbers and None, in tuples,
+    lists and dicts. A batch stays as it is for as long as anything of it is used, and its slot is
+    used again after that; a script that keeps more than ``buffer`` batches gets copies.
+
+    Source: TensorSocket, chapter 5 of Robroek's thesis.
+
+    Args:
+        make_loader: A function at the top level of a file or module that returns a ``DataLoader``
+            or another object that gives batches in a ``for`` loop. It is called in the server, and
+            should set the seeds that matter.
+        name: Of the loader, the same in all processes that share it. Rows of another workload, and
+            other users, do not.
+        arguments: Arguments of ``make_loader`` by name, in JSON values.
+        batch_size: Samples in a batch of this consumer; as the loader's if None. Batches are views
+            where they lie in one of the loader's, else copies.
+        buffer: Batches that a consumer may be ahead of another. The server keeps one more.
+        join: From where to take part if an epoch is under way: ``"epoch"``, from the next one;
+            ``"window"``, from the beginning of this one if its batches are still kept, else from
+            the next; ``"now"``, from its next batch (`partial` says so).
+        window_bytes: Memory for an epoch's first batches, kept for consumers that come late. It
+            counts if the consumer that starts the server joins by window.
+        transform: Called with each batch in this process: augmentation of its own.
+        mutable: Whether this script may write into batches. Nobody else sees what it writes; with
+            False it must not write, and saves 4 ms for 38 MB that it reads.
+        linger_s: How long the server stays when nobody is left.
+        stall_warning_s: Say what is waited for if there is no batch for so long.
+        stall_timeout_s: Go on without a consumer that others have waited for so long, and give up
+            on a loader that gives nothing for so long. If None, wait for ever.
+        restart: If the server is killed, go on with a new one.
+
+    ``buffer``, ``window_bytes``, ``linger_s`` and ``stall_timeout_s`` are the server's: those of
+    the consumer that starts it count.
+
+    Raises:
+        LoaderError: Another process cannot find ``make_loader``, or the name is used with another
+            factory, other arguments or an earlier version of the file.
+    """
+
+    def __init__(
+        self,
+        make_loader: Callable[..., Iterable[Any]],
+        *,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        batch_size: int | None = None,
+        buffer: int = 2,
+        join: Join | str = Join.EPOCH,
+        window_bytes: int = _DEFAULT_WINDOW_BYTES,
+        transform: Callable[[Any], Any] | None = None,
+        mutable: bool = True,
+        linger_s: float = 5.0,
+        stall_warning_s: float = 30.0,
+        stall_timeout_s: float | None = None,
+        restart: bool = False,
+    ) -> None:
+        if buffer < 1 or (batch_size is not None and batch_size < 1):
+            raise LoaderError(
+                f"expected a buffer and batch_size of 1 or more, found {buffer} and {batch_size}",
+                "Give larger ones",
+            )
+        try:
+            self._join = Join(join)
+        except ValueError:
+            choices = ", ".join(map(repr, map(str, Join)))
+            raise LoaderError(f"join is {join!r}", f"Expected one of {choices}") from None
+        self.name, self._batch_size, self._transform = name, batch_size, transform
+        self._factory = Factory.of(make_loader, arguments)
+        window_bytes = window_bytes if self._join is Join.WINDOW else 0
+        self._options = ServerOptions(name, buffer, window_bytes, linger_s, stall_timeout_s)
+        self._mutable, self._stall_warning_s = mutable, stall_warning_s
+        self._restart = restart
+        self._position = _Position()
+        self._partial = self._under_way = self._begun = False
+        self._pieces = Pieces(batch_size)
+        self._loop = 0
+        self._failure: LoaderError | None = None
+        self._series = LoaderSeries()
+        self._process = os.getpid()
+        self._session: Session | None = self._new_session()
+
+    def _new_session(self, expected: int = 0) -> Session:
+        return Session(
+            self._factory,
+            self._options,
+            mutable=self._mutable,
+            stall_warning_s=self._stall_warning_s,
+            expected=expected,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is under way, or that comes next."""
+        return self._position.epoch
+
+    @property
+    def partial(self) -> bool:
+        """Whether this process came when the epoch was under way, and does not get all of it."""
+        return self._partial
+
+    def __len__(self) -> int:
+        """Return the number of batches of this consumer's size of an epoch.
+
+        Raises:
+            TypeError: The loader does not know, as ``len`` of a loader of an `IterableDataset`.
+            LoaderError: The loader cannot be made.
+        """
+        session = self._checked()
+        while True:
+            try:
+                session.wait_until_ready()
+                break
+            except Moved as moved:
+                session = self._moved(moved)
+            except LoaderError as error:
+                self._failure = error
+                raise
+        count = session.batches
+        if self._batch_size is not None:
+            count = None if session.rows is None else -(-session.rows // self._batch_size)
+        if count is None:
+            raise TypeError(f"the loader of {self._factory} has no len()")
+        return count
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next loop, from 0; see above for what other consumers do."""
+        self._leave()
+        self._position = _Position(epoch, named=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in JSON values, of about 20 kB."""
+        position = self._position
+        return {
+            "epoch": position.epoch,
+            "batch": position.batch,
+            "row": position.row,
+            "random": position.random,
+            "factory": self._factory.function,
+            "arguments": dict(self._factory.arguments),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the last batch of that state.
+
+        Raises:
+            LoaderError: It is not a state of a shared loader with this factory and arguments.
+        """
+        expected = {"factory": self._factory.function, "arguments": dict(self._factory.arguments)}
+        found = {key: state.get(key) for key in expected}
+        if found != expected:
+            raise LoaderError(
+                f"the state is not of this shared loader: expected {expected}, found {found}",
+                "Load the state that a loader with the same factory and arguments returned",
+            )
+        self._leave()
+        self._position = _Position(
+            state["epoch"], state["batch"], state["row"], state["random"], named=True
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches of an epoch.
+
+        Raises:
+            LoaderError: The loader failed in the server, whose traceback it has; the server was
+                killed; this process was evicted.
+        """
+        session = self._checked()
+        self._leave()
+        self._loop += 1
+        self._under_way, self._begun = True, False
+        self._pieces = Pieces(self._batch_size)
+        self._ask(session)
+        return _Epoch(self, self._loop)
+
+    def close(self) -> None:
+        """Leave the server; batches that are still used stay as they are."""
+        session, self._session = self._session, None
+        self._under_way = False
+        if session is not None and os.getpid() == self._process:
+            session.close()
+
+    # An epoch -------------------------------------------------------------------------------------
+
+    def next_of(self, loop: int) -> Any:
+        """Return the next batch of a loop, for its iterator.
+
+        Raises:
+            StopIteration: The epoch is over, or another loop has begun.
+            LoaderError: See `__iter__`.
+        """
+        if loop != self._loop or not self._under_way:
+            raise StopIteration
+        try:
+            batch = self._next_batch()
+        except LoaderError as error:
+            self._failure = error
+            raise
+        return batch if self._transform is None else self._transform(batch)
+
+    def leave(self, loop: int) -> None:
+        """Take no more of a loop, whose iterator is gone."""
+        if loop == self._loop and os.getpid() == self._process:
+            self._leave()
+
+    def _next_batch(self) -> Any:
+        while not self._pieces.complete:
+            match self._next_event():
+                case Begin() as begin:
+                    self._begin(begin)
+                case End() as end:
+                    self._ended = end
+                    self._pieces.finish()
+                case Given() as given:
+                    self._add(given)
+        if self._pieces.empty:
+            self._under_way = False
+            self._position = _Position(self._ended.epoch + 1, random=self._ended.random)
+            raise StopIteration
+        batch = self._pieces.take()
+        self._position.batch, self._position.row = self._pieces.position
+        return batch
+
+    def _begin(self, begin: Begin) -> None:
+        """An epoch begins, for the second time if the server is a new one."""
+        before, self._begun = self._position, True
+        follows = begin.epoch == before.epoch
+        if before.named and not follows:
+            warn_once(
+                f"the consumers of the shared loader {self.name!r} differ: this script named epoch "
+                f"{before.epoch}, and the next one is epoch {begin.epoch}"
+            )
+        row = before.row if follows and begin.first == before.batch else 0
+        self._partial = begin.first > (before.batch if follows else 0)
+        self._position = _Position(begin.epoch, begin.first, row, begin.random)
+        self._pieces = Pieces(self._batch_size, (begin.first, row))
+
+    def _add(self, given: Given) -> None:
+        self._pieces.add(given.number, given.batch)
+        self._series.record(slots_in_use=given.in_use, drift=given.lag)
+
+    def _next_event(self) -> Begin | End | Given:
+        session = self._checked()
+        while True:
+            try:
+                event = session.next()
+            except Moved as moved:
+                session = self._moved(moved)
+                continue
+            if isinstance(event, Begin | End):
+                return event
+            if self._begun:
+                return session.given(event)
+            # Of an epoch that was left: the server has released it.
+
+    def _ask(self, session: Session) -> None:
+        position = self._position
+        session.ask(
+            Ask(position.epoch, position.named, position.batch, position.random, self._join)
+        )
+
+    def _moved(self, moved: Moved) -> Session:
+        """Go on with another server.
+
+        Raises:
+            LoaderError: The server was killed, and `restart` is off.
+        """
+        assert self._session is not None
+        self._session.close()
+        if not moved.asked_to_end and not self._restart:
+            position = self._position
+            raise LoaderError(
+                f"the server of the shared loader {self.name!r} (process "
+                f"{self._session.server_pid}) was killed at epoch {position.epoch} after "
+                f"{position.batch} batches",
+                "See its output for why. With restart=True, training goes on with a new server",
+            )
+        session = self._session = self._new_session(max(moved.members, self._session.members))
+        self._begun = False
+        if self._under_way:
+            self._ask(session)
+        return session
+
+    def _leave(self) -> None:
+        """Take no more of the epoch under way; the next loop is the one after it."""
+        if not self._under_way:
+            return
+        self._under_way = False
+        if self._session is not None:
+            self._session.leave()
+        self._pieces = Pieces(self._batch_size)
+        if self._begun:
+            self._position = _Position(self._position.epoch + 1)
+
+    def _checked(self) -> Session:
+        """Return the session.
+
+        Raises:
+            LoaderError: There is none that can be used.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if os.getpid() != self._process:
+            raise LoaderError(
+                f"the shared loader {self.name!r} was opened before this process was forked",
+                "Open a SharedLoader in each process",
+            )
+        if self._session is None:
+            raise LoaderError(f"the shared loader {self.name!r} is closed", "Open another one")
+        return self._session
+
+
+class _Epoch(Iterator[Any]):
+    """One loop; keeps no batch, so that a slot is free as soon as the script has done with it."""
+
+    def __init__(self, loader: SharedLoader, loop: int) -> None:
+        self._loader, self._loop = loader, loop
+
+    def __next__(self) -> Any:
+        return self._loader.next_of(self._loop)
+
+    def __del__(self) -> None:
+        self._loader.leave(self._loop)

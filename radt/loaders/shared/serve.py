@@ -1,0 +1,74 @@
+"""The command of a loader server, which consumers and service rows start."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from radt.errors import LoaderError, RadtError
+from radt.loaders import wire
+from radt.loaders.shared.factory import Factory
+from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.server import Server
+from radt.loaders.shared.session import scoped
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve a loader until asked to end; return the exit code."""
+    chosen = _parser().parse_args(argv)
+    try:
+        if chosen.listener is not None:
+            given = json.loads(sys.stdin.buffer.read())
+            factory = Factory.from_json(given["factory"])
+            options = ServerOptions(**given["options"])
+            listening = wire.inherited_listener(chosen.listener)
+        else:
+            factory = Factory.named(chosen.factory, _arguments(chosen.arguments))
+            options = _options(chosen)
+            found = wire.listener(scoped(chosen.name))
+            if found is None:
+                raise LoaderError(
+                    f"the shared loader {chosen.name!r} has a server already",
+                    "Start the service before its consumers, or choose another name",
+                )
+            listening = found
+        return Server(factory, options, listening).run()
+    except RadtError as error:
+        sys.stderr.write(f"radt: {error}\n")
+        return error.exit_code
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m radt.loaders.serve",
+        description="Load data once for all SharedLoader(..., name=NAME) on this machine.",
+    )
+    parser.add_argument("factory", help="FILE.py:function or module:function that makes the loader")
+    parser.add_argument("--name", required=True, help="name of the SharedLoader")
+    parser.add_argument("--arguments", default="{}", help="arguments of the function, as JSON")
+    parser.add_argument("--buffer", type=int, default=2, help="batches ahead of the slowest")
+    parser.add_argument("--window-bytes", type=int, default=0, help="memory for who joins late")
+    parser.add_argument("--linger", type=float, help="end when nobody is left for so many seconds")
+    parser.add_argument("--stall-timeout", type=float, help="evict who holds up others for so long")
+    parser.add_argument("--listener", type=int, help="for consumers: a descriptor to accept from")
+    return parser
+
+
+def _options(chosen: Namespace) -> ServerOptions:
+    return ServerOptions(
+        chosen.name, chosen.buffer, chosen.window_bytes, chosen.linger, chosen.stall_timeout
+    )
+
+
+def _arguments(text: str) -> dict[str, object]:
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise LoaderError(
+            f"--arguments is {text!r}", 'Expected a JSON object such as {"folder": "train"}'
+        )
+    return arguments

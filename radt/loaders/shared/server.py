@@ -1,0 +1,518 @@
+"""The loader server: loads each batch once and hands it to all consumers.
+
+It has two threads. The main one calls the factory and loads, as data loaders expect of a main
+thread; it may be inside somebody's code for long. The other one answers consumers, and ends the
+process when nobody is left. Both share the state of this class under one lock.
+
+::
+
+    consumer                                    server
+    {"hello": factory, ...}               ──▶   welcome, or refused
+    {"ask": epoch, ...}                   ──▶   begin, when all consumers have asked
+                                          ◀──   arena with its descriptor, when it is new
+                                          ◀──   16 bytes for each batch
+    16 bytes when it has done with one    ──▶   the slot is free when all have
+    {"leave": number}  (loop was left)    ──▶
+                                          ◀──   end, with the next epoch's random state
+    {"waiting": seconds}                  ──▶   because: who or what it waits for
+                                          ◀──   failed, evicted, moved: the last message
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from radt.errors import LoaderError, cut
+from radt.loaders import wire
+from radt.loaders.arena import Arena, page_aligned
+from radt.loaders.layout import LaidOut
+from radt.loaders.shared import randomness
+from radt.loaders.shared.factory import Factory
+from radt.loaders.shared.membership import (
+    WINDOW_HOLDER,
+    Ask,
+    Filled,
+    Join,
+    Member,
+    Members,
+    Plan,
+    Ring,
+)
+from radt.loaders.shared.options import ServerOptions
+from radt.units import duration
+
+#: Of a traceback in a message: the end says what went wrong.
+_MOST_TRACEBACK = 10_000
+#: Consumers that a server before this one had come back within this time.
+_RETURN_S = 10.0
+#: What is in somebody's code when the server is to end has this long to come back.
+_END_S = 2.0
+_TICK_S = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+class _Ending(BaseException):
+    """The server ends: raised in the main thread where it waits."""
+
+
+class Server:
+    """See the module's text.
+
+    Args:
+        factory: Makes the loader.
+        options: See there.
+        listening: The socket that consumers connect to.
+    """
+
+    def __init__(self, factory: Factory, options: ServerOptions, listening: socket.socket) -> None:
+        self._factory, self._options, self._listening = factory, options, listening
+        self._listening.setblocking(False)
+        self._changed = threading.Condition()
+        self._connections: dict[int, wire.Connection] = {}
+        self._members = Members()
+        self._count = 0
+        self._ring = Ring(0)
+        self._arena: Arena | None = None
+        self._generation = 0
+        #: Messages that every consumer gets, also one that comes later.
+        self._announced: list[wire.Json] = []
+        self._randoms: dict[int, wire.Json] = {}
+        self._plan: Plan | None = None
+        self._sizes: wire.Json = {}
+        self._number = 0  # of the batch that comes next
+        self._base = 0  # how many batches were before the epoch
+        self._window_open = False
+        self._loading_since: float | None = None
+        self._ending = self._failed = self._terminated = False
+        self._return_deadline = 0.0
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+
+    def run(self) -> int:
+        """Serve until nobody is left; return the exit code."""
+        self._wake.setblocking(False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._terminate)
+        os.register_at_fork(after_in_child=_die_with_parent)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        control = threading.Thread(target=self._control, name="control", daemon=True)
+        control.start()
+        try:
+            self._serve_epochs()
+        except _Ending:
+            pass
+        except BaseException as error:  # noqa: BLE001 - every consumer raises it
+            if not self._terminated:  # else its workers have been told to end, too
+                self._fail(error)
+            with self._changed:
+                while not self._ending:
+                    self._changed.wait()
+        return 1 if self._failed else 0
+
+    def _terminate(self, *_: object) -> None:
+        """Note that the process is to end; the other thread hears of it, too, and acts."""
+        self._terminated = True
+
+    # The main thread: loading ---------------------------------------------------------------------
+
+    def _serve_epochs(self) -> None:
+        loader = self._factory()
+        self._announce({"ready": True, **_sizes(loader)})
+        while True:
+            with self._changed:
+                while (plan := self._next_plan()) is None:
+                    self._wait()
+                self._begin(plan, loader)
+            self._load(plan, loader)
+            with self._changed:
+                self._end(plan.epoch, randomness.state_of(loader), _sizes(loader))
+
+    def _next_plan(self) -> Plan | None:
+        if self._members.expected and time.monotonic() >= self._return_deadline:
+            self._members.expected = 0
+        return self._members.plan()
+
+    def _begin(self, plan: Plan, loader: object) -> None:
+        for owner in (loader, getattr(loader, "sampler", None), _batch_sampler(loader)):
+            if callable(set_epoch := getattr(owner, "set_epoch", None)):
+                set_epoch(plan.epoch)
+        state = plan.random or self._randoms.get(plan.epoch)
+        if state is not None and (plan.epoch != self._members.next_epoch or plan.random):
+            randomness.restore(state, loader)
+        self._randoms[plan.epoch] = randomness.state_of(loader)
+        self._sizes = _sizes(loader)
+        self._base += self._number
+        self._plan, self._number = plan, 0
+        self._members.begin(plan)
+        self._window_open = self._options.window_bytes > 0
+        for member in self._members.in_epoch():
+            self._send_begin(member)
+
+    def _load(self, plan: Plan, loader: Iterable[Any]) -> None:
+        batches = iter(loader)
+        while True:
+            self._loading_since = time.monotonic()
+            batch = next(batches, self)
+            self._loading_since = None
+            if batch is self:
+                break
+            if self._number >= plan.first:
+                self._give(batch)
+            with self._changed:
+                self._number += 1
+                if self._ending:
+                    raise _Ending
+                if not self._members.in_epoch():
+                    break  # nobody needs the rest
+
+    def _give(self, batch: object) -> None:
+        laid_out = LaidOut(batch)
+        description = laid_out.layout.to_json()
+        needed = laid_out.layout.nbytes + len(description)
+        with self._changed:
+            if self._arena is None or needed > self._arena.slot_bytes:
+                self._new_arena(page_aligned(needed))
+            assert self._arena is not None
+            if self._number - (self._plan.first if self._plan else 0) >= self._window_slots:
+                self._close_window()
+            while (slot := self._free_slot()) is None:
+                self._wait()
+        view = self._arena.slot(slot)
+        laid_out.write(view)
+        view[len(view) - len(description) :] = description
+        with self._changed:
+            filled = Filled(slot, self._base + self._number, len(description))
+            takers = [m for m in self._members.in_epoch() if m.takes(self._number)]
+            holders = {member.number for member in takers}
+            if self._window_open:
+                holders.add(WINDOW_HOLDER)
+            self._ring.fill(filled, holders)
+            for member in takers:
+                self._send_slot(member, filled)
+
+    def _free_slot(self) -> int | None:
+        """Return a slot to be written now: no consumer may get further ahead of another."""
+        held = (len(self._ring.held_by(m.number)) for m in self._members.in_epoch())
+        return self._ring.free() if all(n <= self._options.buffer for n in held) else None
+
+    @property
+    def _window_slots(self) -> int:
+        assert self._arena is not None
+        return self._options.window_bytes // self._arena.slot_bytes
+
+    def _new_arena(self, slot_bytes: int) -> None:
+        """Slots for larger batches; consumers keep the old ones until they have done with them."""
+        self._close_window()
+        if self._arena is not None:
+            self._arena.close()
+        slots = self._options.buffer + 1 + self._options.window_bytes // slot_bytes
+        self._arena, self._ring = Arena(slots, slot_bytes), Ring(slots)
+        self._generation += 1
+        if self._number == 0:
+            self._window_open = self._options.window_bytes > 0
+        for member in self._members.in_epoch():
+            self._send_arena(member)
+
+    def _close_window(self) -> None:
+        self._window_open = False
+        self._ring.drop(WINDOW_HOLDER)
+
+    def _end(self, epoch: int, random: wire.Json, sizes: wire.Json) -> None:
+        self._close_window()
+        self._randoms[epoch + 1] = random
+        for member in self._members.in_epoch():
+            self._send(member, {"end": epoch, "random": random, **sizes})
+        self._members.end(epoch)
+        self._plan = None
+
+    def _wait(self) -> None:
+        """Wait for a consumer's message."""
+        if self._ending:
+            raise _Ending
+        self._changed.wait(_TICK_S)
+
+    def _fail(self, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error))
+        message = error.message if isinstance(error, LoaderError) else ""
+        remedy = error.remedy if isinstance(error, LoaderError) else None
+        self._fail_with(message, remedy, text[-_MOST_TRACEBACK:])
+
+    def _fail_with(self, message: str, remedy: str | None, trace: str) -> None:
+        failed = {"failed": cut(message), "remedy": remedy, "traceback": trace}
+        with self._changed:
+            self._failed = True
+        self._announce(failed)
+        self._wake.send(b"\0")
+
+    # The other thread: consumers ------------------------------------------------------------------
+
+    def _control(self) -> None:
+        """Answer consumers, and end the process."""
+        try:
+            self._answer()
+        except BaseException:  # noqa: BLE001 - without this thread, nobody would ever be answered
+            traceback.print_exc()
+            self._end_process()
+
+    def _answer(self) -> None:
+        with selectors.DefaultSelector() as self._selector:
+            self._selector.register(self._listening, selectors.EVENT_READ, None)
+            self._selector.register(self._woken, selectors.EVENT_READ, None)
+            alone_since = time.monotonic()
+            while True:
+                wait_s = _TICK_S
+                with self._changed:
+                    if self._connections:
+                        alone_since = time.monotonic()
+                    elif self._failed:
+                        break
+                    elif self._options.linger_s is not None:
+                        wait_s = alone_since + self._options.linger_s - time.monotonic()
+                        if wait_s <= 0:
+                            break
+                for key, _ in self._selector.select(wait_s):
+                    if key.fileobj is self._listening:
+                        self._accept()
+                    elif key.fileobj is self._woken:
+                        if {signal.SIGTERM, signal.SIGINT} & set(self._woken.recv(4096)):
+                            self._move()
+                            return self._end_process()
+                    else:
+                        self._receive(key.data)
+        self._listening.close()  # a consumer that comes now starts another server
+        return self._end_process()
+
+    def _end_process(self) -> None:
+        """Ask the main thread to end; end the process and its workers if it does not."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        time.sleep(_END_S)  # this thread is a daemon: usually the process ends meanwhile
+        if os.getpid() == os.getpgrp():
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os._exit(1)
+
+    def _move(self) -> None:
+        """The process is asked to end: consumers go on with another server."""
+        self._listening.close()
+        with self._changed:
+            moved = {"moved": len(self._connections)}
+            for member in self._members.all():
+                self._send(member, moved)
+
+    def _accept(self) -> None:
+        connection = wire.accept(self._listening)
+        if connection is None:
+            return
+        with self._changed:
+            self._count += 1
+            self._connections[self._count] = connection
+        self._selector.register(connection.fileno(), selectors.EVENT_READ, self._count)
+
+    def _receive(self, number: int) -> None:
+        """Deal with all that a consumer has sent."""
+        with self._changed:
+            try:
+                while (connection := self._connections.get(number)) is not None:
+                    message = connection.receive()
+                    if message is None:
+                        break
+                    if message.slot is not None:
+                        self._released(number, message.slot)
+                    else:
+                        self._obey(number, message.json)
+            except wire.Closed:
+                self._remove(number)
+            except (KeyError, TypeError, ValueError):  # not a message of ours; the others go on
+                traceback.print_exc()
+                self._remove(number)
+            self._changed.notify_all()
+
+    def _released(self, number: int, slot: wire.Slot) -> None:
+        if slot.generation == self._generation:
+            self._ring.release(slot.slot, number)
+
+    def _obey(self, number: int, message: wire.Json) -> None:
+        match message:
+            case {"hello": factory, "consumer": name, "expected": expected}:
+                self._welcome(number, Factory.from_json(factory), name, expected)
+            case {"ask": epoch, "named": named, "batch": batch, "random": random, "join": join}:
+                member = self._members.by_number[number]
+                member.ask = Ask(epoch, named, batch, random, Join(join))
+                self._join(member)
+            case {"leave": taken}:
+                member = self._members.by_number[number]
+                member.first = member.ask = None
+                self._ring.drop(number, after=taken)
+            case {"waiting": waited_s}:
+                self._explain(self._members.by_number[number], waited_s)
+
+    def _welcome(self, number: int, factory: Factory, name: str, expected: int) -> None:
+        if not factory.same_as(self._factory):
+            self._connections[number].send({"refused": self._factory.to_json()})
+            self._remove(number)
+            return
+        member = self._members.by_number[number] = Member(number, name)
+        if expected and not self._plan:
+            self._members.expected = max(self._members.expected, expected)
+            self._return_deadline = self._return_deadline or time.monotonic() + _RETURN_S
+        self._send(member, {"welcome": os.getpid(), "buffer": self._options.buffer})
+        for message in self._announced:
+            self._send(member, message)
+
+    def _join(self, member: Member) -> None:
+        """Let a consumer into the epoch under way, if it may."""
+        ask, plan = member.ask, self._plan
+        if ask is None or plan is None:
+            return
+        if ask.epoch == plan.epoch and ask.batch >= self._number:
+            first = ask.batch
+        elif ask.join is Join.WINDOW and self._window_open:
+            first = ask.batch if ask.epoch == plan.epoch else plan.first
+        elif ask.join is Join.NOW:
+            first = self._number
+        else:
+            return
+        member.ask, member.first = None, first
+        self._send_begin(member)
+        for filled in self._ring.held_by(WINDOW_HOLDER):
+            if filled.number >= self._base + first:
+                self._ring.hold(filled.slot, member.number)
+                self._send_slot(member, filled)
+
+    def _explain(self, member: Member, waited_s: float) -> None:
+        """Say what a consumer waits for; evict it if it holds up others for too long."""
+        timeout_s = self._options.stall_timeout_s
+        culprits = self._culprits(member)
+        too_long = timeout_s is not None and waited_s >= timeout_s
+        since = self._loading_since
+        if since is not None:
+            what = f"the loader has been loading batch {self._number} for"
+            because = f"{what} {duration(time.monotonic() - since)}"
+            if too_long and time.monotonic() - since >= (timeout_s or 0.0):
+                self._fail_with(because, "Look where it waits", _main_thread())
+                return
+        elif culprits:
+            names = ", ".join(culprit.name for culprit in culprits)
+            because = f"it waits for {names}"
+        else:
+            because = ""
+        self._send(member, {"because": because, "server": os.getpid()})
+        if too_long:
+            for culprit in culprits:
+                self._send(culprit, {"evicted": f"others waited for it for {duration(waited_s)}"})
+                self._remove(culprit.number)
+
+    def _culprits(self, waiting: Member) -> list[Member]:
+        """Return who holds up this consumer."""
+        if self._plan is None:
+            return self._members.waited_for()
+        if waiting.first is None:
+            return self._members.in_epoch()
+        oldest = self._ring.holders_of_oldest() - {waiting.number}
+        return [m for m in self._members.in_epoch() if m.number in oldest]
+
+    def _remove(self, number: int) -> None:
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            self._selector.unregister(connection.fileno())
+            connection.close()
+        self._members.by_number.pop(number, None)
+        self._ring.drop(number)
+
+    # Messages to consumers, under the lock --------------------------------------------------------
+
+    def _announce(self, message: wire.Json) -> None:
+        with self._changed:
+            self._announced.append(message)
+            for member in self._members.all():
+                self._send(member, message)
+
+    def _send_begin(self, member: Member) -> None:
+        assert self._plan is not None
+        epoch = self._plan.epoch
+        random = self._randoms[epoch]
+        begin = {"begin": epoch, "first": member.first, "random": random, "base": self._base}
+        self._send(member, {**begin, "members": len(self._connections), **self._sizes})
+        if self._arena is not None:
+            self._send_arena(member)
+
+    def _send_arena(self, member: Member) -> None:
+        assert self._arena is not None
+        sizes = {"slots": self._arena.slots, "slot_bytes": self._arena.slot_bytes}
+        self._send(member, {"arena": self._generation, **sizes}, self._arena.descriptor)
+
+    def _send_slot(self, member: Member, filled: Filled) -> None:
+        lag = filled.number - min(
+            (held.number for m in self._members.in_epoch() for held in self._held(m)),
+            default=filled.number,
+        )
+        number, json_bytes = filled.number, filled.json_bytes
+        slot = wire.Slot(
+            self._generation, filled.slot, number, json_bytes, self._ring.in_use, max(0, lag)
+        )
+        try:
+            self._connections[member.number].send_slot(slot)
+        except wire.Closed:
+            pass  # the other thread removes it
+
+    def _held(self, member: Member) -> list[Filled]:
+        return self._ring.held_by(member.number)[:1]
+
+    def _send(self, member: Member, message: wire.Json, descriptor: int = -1) -> None:
+        try:
+            self._connections[member.number].send(message, descriptor)
+        except wire.Closed:
+            pass  # the other thread removes it
+
+
+def _sizes(loader: object) -> wire.Json:
+    """Return the numbers of batches and samples of the epoch that comes next or is under way."""
+    return {"batches": _length(loader), "rows": _rows(loader)}
+
+
+def _length(loader: object) -> int | None:
+    """Return the number of batches of an epoch; None if the loader does not know."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _batch_sampler(loader: object) -> object:
+    return getattr(loader, "batch_sampler", None)
+
+
+def _rows(loader: object) -> int | None:
+    """Return the number of samples of an epoch of a DataLoader; None if it is not known."""
+    batches, sampler = _length(loader), getattr(loader, "sampler", None)
+    batch_size = getattr(loader, "batch_size", None)
+    if batches is None or batch_size is None:
+        return None
+    if getattr(loader, "drop_last", False):
+        return batches * int(batch_size)
+    return _length(sampler)
+
+
+def _die_with_parent() -> None:
+    """In a worker that was just forked: the kernel ends it with the server, whatever it is at."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _main_thread() -> str:
+    """Return where the main thread is, as a traceback."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""
