@@ -103,7 +103,7 @@ LOADERS = [
 every_loader = pytest.mark.parametrize("case", LOADERS, ids=lambda case: case.name)
 sizes = given(samples=st.integers(0, 40), batch_size=st.integers(1, 12))
 #: A loader may start a process; the same examples find the same errors in half of the time.
-few = settings(max_examples=max(5, settings().max_examples // 3))
+few = settings(max_examples=max(4, settings().max_examples // 6))
 
 
 def epoch_of(case: Case, loader: Loader[Any]) -> list[Indices]:

@@ -106,6 +106,8 @@ class Member:
     ask: Ask | None = None
     #: Takes part in the epoch under way, from this batch on; None if it does not.
     first: int | None = None
+    #: The arena that it has mapped.
+    generation: int = 0
 
     def takes(self, number: int) -> bool:
         """Whether it takes part, and needs a batch of this number."""

@@ -449,6 +449,9 @@ class Server:
 
     def _send_arena(self, member: Member) -> None:
         assert self._arena is not None
+        if member.generation == self._generation:
+            return
+        member.generation = self._generation
         sizes = {"slots": self._arena.slots, "slot_bytes": self._arena.slot_bytes}
         self._send(member, {"arena": self._generation, **sizes}, self._arena.descriptor)
 
