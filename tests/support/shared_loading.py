@@ -1,10 +1,15 @@
-"""Loaders for tests to share: their factories are called in servers."""
+"""Loaders for tests to share, whose factories are called in servers, and a consumer's process."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,20 +18,45 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from radt.loaders import SharedLoader
 from radt.loaders.plan import permutation
 
+_ROOT = Path(__file__).parents[2]
 _numbers = itertools.count()
 
 
 class Numbered(Dataset[tuple[torch.Tensor, int]]):
-    """Sample i is a tensor of four times i, and i."""
+    """Sample i is a tensor of four times i, and i.
 
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
+    Args:
+        samples: How many.
+        bad: What the last sample does, a key of `_FAULTS`; empty for nothing.
+    """
+
+    def __init__(self, samples: int, bad: str = "") -> None:
+        self.samples, self.bad = samples, bad
 
     def __len__(self) -> int:
         return self.samples
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if self.bad and index == self.samples - 1:
+            return _FAULTS[self.bad](), index
         return torch.full((4,), float(index)), index
+
+
+def _raise() -> Any:
+    raise ZeroDivisionError("the picture is broken")
+
+
+def _hang() -> Any:
+    while True:
+        time.sleep(3600)
+
+
+def _die() -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return _hang()
+
+
+_FAULTS = {"raises": _raise, "hangs": _hang, "dies": _die, "object": object}
 
 
 class Planned(Sampler[int]):
@@ -57,8 +87,123 @@ def make_planned(
     )
 
 
+def make_faulty(bad: str, samples: int = 9, batch_size: int = 2, workers: int = 0) -> Any:
+    """The last of five batches is bad."""
+    collate = list if bad == "object" else None
+    data = Numbered(samples, bad)
+    return DataLoader(data, batch_size, num_workers=workers, collate_fn=collate)
+
+
+def make_random(samples: int, batch_size: int, workers: int = 1) -> DataLoader[Any]:
+    """Shuffled, with random augmentation."""
+    generator = torch.Generator().manual_seed(11)
+    data = Noisy(samples)
+    return DataLoader(data, batch_size, shuffle=True, generator=generator, num_workers=workers)
+
+
+class Noisy(Numbered):
+    """Samples with noise that differs in each epoch."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return torch.full((4,), float(index)) + torch.rand(4), index
+
+
+def make_nothing() -> None:
+    """A factory that has forgotten its return."""
+
+
+def make_error() -> Any:
+    raise FileNotFoundError("no folder of pictures")
+
+
+def make_growing() -> list[Any]:
+    """Batches of growing size, of several kinds, with strings beside."""
+    return [
+        {
+            "x": torch.arange(n * 1000, dtype=torch.int16).reshape(n, 1000),
+            "names": [f"picture {i}" * n for i in range(n)],
+            "n": n,
+        }
+        for n in (1, 2, 7, 3, 40, 1)
+    ]
+
+
+def name_of_its_own() -> str:
+    return f"{os.getpid()}-{next(_numbers)}"
+
+
 def shared(samples: int, batch_size: int, **options: Any) -> SharedLoader:
-    """A shared loader with a server of its own."""
-    options = {"name": f"{os.getpid()}-{next(_numbers)}", "linger_s": 0.1} | options
-    arguments = {"samples": samples, "batch_size": batch_size}
+    """A shared loader with a server of its own, unless a name is given.
+
+    ``own_size`` is the consumer's own batch size.
+    """
+    options["batch_size"] = options.pop("own_size", None)
+    options = {"name": name_of_its_own(), "linger_s": 0.1} | options
+    arguments = {"samples": samples, "batch_size": batch_size} | options.pop("arguments", {})
     return SharedLoader(make_planned, arguments=arguments, **options)
+
+
+class Consumer:
+    """A process that opens `shared` and does as it is told; it can be stopped and killed.
+
+    Args:
+        name: Of the shared loader.
+        samples: Of the loader.
+        batch_size: Of the loader.
+    """
+
+    def __init__(self, name: str, samples: int, batch_size: int) -> None:
+        arguments = [name, str(samples), str(batch_size)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.shared_loading", *arguments],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.answer()
+
+    def answer(self) -> list[int]:
+        """Return the indices that it has been given; empty if there were none."""
+        assert self.process.stdout is not None
+        return [int(text) for text in self.process.stdout.readline().split()]
+
+    def tell(self, command: str) -> None:
+        """``ask`` for an epoch, ``take`` a batch and hold it, ``drop`` it, ``close``."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def _consume(name: str, samples: str, batch_size: str) -> None:
+    batches: Iterator[Any] = iter(())
+    held = None
+    with shared(int(samples), int(batch_size), name=name) as loader:
+        print(flush=True)
+        for line in sys.stdin:
+            match line.strip():
+                case "ask":
+                    batches = iter(loader)
+                case "take":
+                    held = next(batches, None)
+                case "drop":
+                    held = None
+                case "close":
+                    loader.close()
+            print(*(held[1].tolist() if held else ()), flush=True)
+
+
+if __name__ == "__main__":
+    from tests.support.shared_loading import _consume as consume  # importable for the server
+
+    consume(*sys.argv[1:])

@@ -108,6 +108,9 @@ class Member:
     first: int | None = None
     #: The arena that it has mapped.
     generation: int = 0
+    #: The batch that it was sent last, and whether it has done with that and waits for another.
+    sent: int = -1
+    starved: bool = False
 
     def takes(self, number: int) -> bool:
         """Whether it takes part, and needs a batch of this number."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from dataclasses import dataclass
+
+from radt.home import HOME_VARIABLE, runtime_dir
+
+#: A workload's rows share a loader, rows of another workload do not.
+_SCOPE_VARIABLES = (HOME_VARIABLE, "RADT_EXPERIMENT", "RADT_WORKLOAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +30,9 @@ class ServerOptions:
     window_bytes: int = 0
     linger_s: float | None = 5.0
     stall_timeout_s: float | None = None
+
+    def scoped_name(self) -> str:
+        """Return the name by which consumers find the server: of this user, folder and workload."""
+        scope = [self.name, str(os.getuid()), str(runtime_dir().resolve())]
+        scope += [os.environ.get(variable, "") for variable in _SCOPE_VARIABLES]
+        return hashlib.sha256(json.dumps(scope).encode()).hexdigest()[:32]

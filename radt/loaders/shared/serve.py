@@ -12,7 +12,6 @@ from radt.loaders import wire
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.options import ServerOptions
 from radt.loaders.shared.server import Server
-from radt.loaders.shared.session import scoped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             factory = Factory.named(chosen.factory, _arguments(chosen.arguments))
             options = _options(chosen)
-            found = wire.listener(scoped(chosen.name))
+            found = wire.listener(options.scoped_name())
             if found is None:
                 raise LoaderError(
                     f"the shared loader {chosen.name!r} has a server already",

@@ -14,7 +14,7 @@ process when nobody is left. Both share the state of this class under one lock.
     16 bytes when it has done with one    ──▶   the slot is free when all have
     {"leave": number}  (loop was left)    ──▶
                                           ◀──   end, with the next epoch's random state
-    {"waiting": seconds}                  ──▶   because: who or what it waits for
+    {"waiting": seconds, ...}             ──▶   because: who or what it waits for
                                           ◀──   failed, evicted, moved: the last message
 """
 
@@ -35,8 +35,6 @@ from typing import Any
 from radt.errors import LoaderError, cut
 from radt.loaders import wire
 from radt.loaders.arena import Arena, page_aligned
-from radt.loaders.layout import LaidOut
-from radt.loaders.shared import randomness
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import (
     WINDOW_HOLDER,
@@ -126,6 +124,9 @@ class Server:
     # The main thread: loading ---------------------------------------------------------------------
 
     def _serve_epochs(self) -> None:
+        # They import torch: consumers are answered meanwhile.
+        from radt.loaders.shared import randomness
+
         loader = self._factory()
         self._announce({"ready": True, **_sizes(loader)})
         while True:
@@ -143,6 +144,8 @@ class Server:
         return self._members.plan()
 
     def _begin(self, plan: Plan, loader: object) -> None:
+        from radt.loaders.shared import randomness
+
         for owner in (loader, getattr(loader, "sampler", None), _batch_sampler(loader)):
             if callable(set_epoch := getattr(owner, "set_epoch", None)):
                 set_epoch(plan.epoch)
@@ -176,6 +179,8 @@ class Server:
                     break  # nobody needs the rest
 
     def _give(self, batch: object) -> None:
+        from radt.loaders.layout import LaidOut
+
         laid_out = LaidOut(batch)
         description = laid_out.layout.to_json()
         needed = laid_out.layout.nbytes + len(description)
@@ -183,10 +188,15 @@ class Server:
             if self._arena is None or needed > self._arena.slot_bytes:
                 self._new_arena(page_aligned(needed))
             assert self._arena is not None
-            if self._number - (self._plan.first if self._plan else 0) >= self._window_slots:
+            first = self._plan.first if self._plan is not None else 0
+            if self._number - first >= self._window_slots(self._arena.slot_bytes):
                 self._close_window()
             while (slot := self._free_slot()) is None:
-                self._wait()
+                if self._stuck:
+                    self._make_room()
+                else:
+                    self._wait()
+            assert self._arena is not None
         view = self._arena.slot(slot)
         laid_out.write(view)
         view[len(view) - len(description) :] = description
@@ -206,16 +216,31 @@ class Server:
         return self._ring.free() if all(n <= self._options.buffer for n in held) else None
 
     @property
-    def _window_slots(self) -> int:
+    def _stuck(self) -> bool:
+        """Whether all consumers wait for a slot: their scripts keep a batch each, not the same."""
+        taking = self._members.in_epoch()
+        return bool(taking) and all(member.starved for member in taking)
+
+    def _make_room(self) -> None:
+        """Leave the slots to those who keep them; from now on they keep copies."""
         assert self._arena is not None
-        return self._options.window_bytes // self._arena.slot_bytes
+        for member in self._members.in_epoch():
+            if self._ring.held_by(member.number):
+                self._send(member, {"copy": True})
+            member.starved = False
+        self._new_arena(self._arena.slot_bytes)
+
+    def _window_slots(self, slot_bytes: int) -> int:
+        """Return how many batches are kept for who comes late: no more than an epoch has."""
+        slots = self._options.window_bytes // slot_bytes
+        return min(slots, self._sizes["batches"] or slots)
 
     def _new_arena(self, slot_bytes: int) -> None:
         """Slots for larger batches; consumers keep the old ones until they have done with them."""
         self._close_window()
         if self._arena is not None:
             self._arena.close()
-        slots = self._options.buffer + 1 + self._options.window_bytes // slot_bytes
+        slots = self._options.buffer + 1 + self._window_slots(slot_bytes)
         self._arena, self._ring = Arena(slots, slot_bytes), Ring(slots)
         self._generation += 1
         if self._number == 0:
@@ -354,8 +379,10 @@ class Server:
                 member = self._members.by_number[number]
                 member.first = member.ask = None
                 self._ring.drop(number, after=taken)
-            case {"waiting": waited_s}:
-                self._explain(self._members.by_number[number], waited_s)
+            case {"waiting": waited_s, "taken": taken}:
+                member = self._members.by_number[number]
+                member.starved = taken == member.sent  # else a batch is on its way
+                self._explain(member, waited_s)
 
     def _welcome(self, number: int, factory: Factory, name: str, expected: int) -> None:
         if not factory.same_as(self._factory):
@@ -460,6 +487,7 @@ class Server:
             (held.number for m in self._members.in_epoch() for held in self._held(m)),
             default=filled.number,
         )
+        member.sent, member.starved = filled.number, False
         number, json_bytes = filled.number, filled.json_bytes
         slot = wire.Slot(
             self._generation, filled.slot, number, json_bytes, self._ring.in_use, max(0, lag)

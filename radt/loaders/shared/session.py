@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import LoaderError
-from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, runtime_dir
+from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE
 from radt.loaders import layout, wire
 from radt.loaders.arena import ArenaView
 from radt.loaders.layout import Layout
@@ -29,11 +28,11 @@ from radt.loaders.shared.options import ServerOptions
 from radt.run.notices import say, warn_once
 from radt.units import duration
 
-#: A workload's rows share a loader, rows of another workload do not.
-_SCOPE_VARIABLES = (HOME_VARIABLE, "RADT_EXPERIMENT", "RADT_WORKLOAD")
 #: The server outlives the run that starts it; these are the run's.
 _OF_THE_RUN = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT")
 _KEPT = frozenset({HOME_VARIABLE, RUNTIME_VARIABLE, "RADT_EXPERIMENT", "RADT_WORKLOAD"})
+#: After so long the server hears that this consumer waits: it may be for slots that scripts keep.
+_STARVED_S = 1.0
 #: A server that says nothing for this long when it is asked what it does is stopped or hangs.
 _ANSWER_S = 10.0
 #: A server that has just ended gives its name back before its connections; else this soon.
@@ -111,7 +110,7 @@ class Session:
         self._stall_warning_s, self._expected = stall_warning_s, expected
         self._generations: dict[int, _Generation] = {}
         self._current = 0
-        self._closed = False
+        self._copies = False
         #: How many consumers the server had when the epoch began.
         self.members = 0
         self._base = 0  # the server's number of the epoch's first batch
@@ -124,7 +123,7 @@ class Session:
         self._connection = self._connected()
 
     def _connected(self) -> wire.Connection:
-        name = scoped(self._options.name)
+        name = self._options.scoped_name()
         for _ in range(_TRIES):
             if (listening := wire.listener(name)) is not None:
                 _start_server(self._factory, self._options, listening)
@@ -198,12 +197,16 @@ class Session:
     def _message(self) -> wire.Message:
         """Wait for the next message; where it takes long, ask the server why and say so."""
         began, timeout_s = time.monotonic(), self._options.stall_timeout_s
-        warning_due_s = self._stall_warning_s
+        warning_due_s, starved_due_s = self._stall_warning_s, _STARVED_S
         timeout_due_s = math.inf if timeout_s is None else timeout_s
         waited_s = 0.0
-        while not _readable(self._connection, min(warning_due_s, timeout_due_s) - waited_s):
+        while True:
+            due_s = min(starved_due_s, warning_due_s, timeout_due_s)
+            if _readable(self._connection, due_s - waited_s):
+                return self._received()
             waited_s = time.monotonic() - began
-            self._send({"waiting": waited_s})
+            self._send({"waiting": waited_s, "taken": self._taken})
+            starved_due_s = math.inf
             if _readable(self._connection, _ANSWER_S):
                 message = self._received()
                 because = message.json.get("because")
@@ -218,7 +221,6 @@ class Session:
                 self._warn(because, waited_s)
             if timeout_s is not None and waited_s >= timeout_due_s:
                 timeout_due_s = waited_s + timeout_s
-        return self._received()
 
     def _stalled(self, waited_s: float) -> LoaderError:
         return LoaderError(
@@ -261,6 +263,8 @@ class Session:
                 return Begin(epoch, first, random)
             case {"end": epoch, "random": random}:
                 return End(epoch, random)
+            case {"copy": True}:
+                self._copies = True
             case {"moved": members}:
                 raise Moved(members, asked_to_end=True)
             case {"failed": text, "remedy": remedy, "traceback": trace}:
@@ -299,10 +303,10 @@ class Session:
 
         bytes_ = generation.view.slot(slot.slot, released)
         described = Layout.from_json(bytes_[len(bytes_) - slot.json_bytes :])
-        if len(generation.held) > self._buffer:
+        if self._copies or len(generation.held) > self._buffer:
             warn_once(
                 f"the shared loader {self._options.name!r} copies batches, since this script keeps "
-                f"{self._buffer} of them; a larger buffer avoids it"
+                "some of them; a larger buffer avoids it"
             )
             batch = layout.copy(described, bytes_)
         else:
@@ -312,13 +316,6 @@ class Session:
     def close(self) -> None:
         """Leave the server; batches that are still held stay as they are."""
         self._connection.close()
-
-
-def scoped(name: str) -> str:
-    """Return the name by which consumers find each other: of this user, folder and workload."""
-    scope = [name, str(os.getuid()), str(runtime_dir().resolve())]
-    scope += [os.environ.get(variable, "") for variable in _SCOPE_VARIABLES]
-    return hashlib.sha256(json.dumps(scope).encode()).hexdigest()[:32]
 
 
 def _start_server(factory: Factory, options: ServerOptions, listening: socket.socket) -> None:

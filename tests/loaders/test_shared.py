@@ -1,0 +1,347 @@
+"""`SharedLoader`: all consumers get the loader's batches, whoever comes, goes and is slow."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radt.loaders import SharedLoader
+from radt.loaders.shared.membership import Join
+from radt.loaders.shared.options import ServerOptions
+from tests.support.shared_loading import (
+    Consumer,
+    make_growing,
+    make_planned,
+    make_random,
+    name_of_its_own,
+    shared,
+)
+from tests.support.waiting import TIMEOUT_S, alive, wait_until
+
+Indices = list[list[int]]
+few = settings(max_examples=max(4, settings().max_examples // 6))
+
+
+def expected(samples: int, batch_size: int, epoch: int = 0, drop_last: bool = False) -> Indices:
+    """The indices of a plain loader's batches."""
+    loader = make_planned(samples, batch_size, drop_last=drop_last)
+    loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+    return [batch[1].tolist() for batch in loader]
+
+
+def epoch_of(loader: SharedLoader) -> Indices:
+    return [batch[1].tolist() for batch in loader]
+
+
+def flat(batches: Indices) -> list[int]:
+    return [index for batch in batches for index in batch]
+
+
+def server_of(loader: SharedLoader) -> int:
+    assert loader._session is not None
+    return loader._session.server_pid
+
+
+class Taker(threading.Thread):
+    """A consumer as a training loop, in a thread of this process.
+
+    Args:
+        loader: It is closed at the end.
+        epochs: How many.
+        keep: Which batches it keeps for good.
+    """
+
+    def __init__(self, loader: SharedLoader, epochs: int = 1, keep: frozenset[int] = frozenset()):
+        super().__init__(daemon=True)
+        self.loader, self.epochs, self.keep = loader, epochs, keep
+        self.indices: list[Indices] = []
+        self.lengths: list[int] = []
+        self.kept: list[tuple[Any, list[float]]] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self.loader:
+                for _ in range(self.epochs):
+                    self.lengths.append(len(self.loader))
+                    self.indices.append([])
+                    for number, (tensors, indices) in enumerate(self.loader):
+                        assert tensors[:, 0].tolist() == indices.tolist()
+                        self.indices[-1].append(indices.tolist())
+                        if number in self.keep:
+                            self.kept.append((tensors, tensors.flatten().tolist()))
+                        else:
+                            tensors.zero_()  # nobody else sees it
+                            indices += 1
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
+            self.error = error
+
+    def wait_for(self, count: int) -> None:
+        """Wait until it has been given so many batches of its first epoch."""
+        wait_until(lambda: self.indices and len(self.indices[0]) == count, f"{count} batches")
+
+    def result(self) -> list[Indices]:
+        self.join(TIMEOUT_S)
+        assert not self.is_alive(), "it hangs"
+        if self.error is not None:
+            raise self.error
+        return self.indices
+
+
+def cut(order: list[int], size: int) -> Indices:
+    return [order[begin : begin + size] for begin in range(0, len(order), size)]
+
+
+@few
+@given(
+    samples=st.one_of(st.integers(0, 3), st.integers(4, 60)),
+    batch_size=st.integers(1, 8),
+    drop_last=st.booleans(),
+    own_sizes=st.lists(st.none() | st.integers(1, 20), min_size=1, max_size=5),
+    buffer=st.integers(1, 3),
+    data=st.data(),
+)
+def test_every_consumer_gets_each_sample_once_in_the_loaders_order(
+    samples: int,
+    batch_size: int,
+    drop_last: bool,
+    own_sizes: list[int | None],
+    buffer: int,
+    data: st.DataObject,
+) -> None:
+    options = {"name": name_of_its_own(), "buffer": buffer, "arguments": {"drop_last": drop_last}}
+    # Scripts that keep batches, not the same ones, do not stop the others and see no change.
+    keeps = [
+        data.draw(st.frozensets(st.integers(0, 8), max_size=3), label="kept") for _ in own_sizes
+    ]
+    takers = [
+        Taker(shared(samples, batch_size, own_size=size, **options), 2, keep)
+        for size, keep in zip(own_sizes, keeps, strict=True)
+    ]
+    for taker in takers:
+        taker.start()
+    for taker, size in zip(takers, own_sizes, strict=True):
+        for epoch, got in enumerate(taker.result()):
+            order = flat(expected(samples, batch_size, epoch, drop_last))
+            assert got == cut(order, size or batch_size)
+            assert taker.lengths[epoch] == len(got)
+        for tensors, content in taker.kept:
+            assert tensors.flatten().tolist() == content
+
+
+def test_losses_of_a_training_are_those_of_the_plain_loader() -> None:
+    torch.set_num_threads(1)
+    arguments = {"samples": 50, "batch_size": 8}
+
+    def losses(loader: Any) -> list[float]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Tanh())
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        found = []
+        for _ in range(3):
+            for tensors, indices in loader:
+                loss = ((model(tensors).sum(1) - indices) ** 2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                found.append(loss.item())
+        return found
+
+    with SharedLoader(make_random, name=name_of_its_own(), arguments=arguments) as loader:
+        assert losses(loader) == losses(make_random(**arguments))
+
+
+def test_batches_are_the_loaders_bit_by_bit_with_everything_beside_the_tensors() -> None:
+    with SharedLoader(make_growing, name=name_of_its_own(), linger_s=0.1) as loader:
+        assert len(loader) == 6
+        for _ in range(2):
+            kept = list(loader)
+            for got, want in zip(kept, make_growing(), strict=True):
+                assert got["x"].dtype == want["x"].dtype
+                assert torch.equal(got["x"], want["x"])
+                assert (got["names"], got["n"]) == (want["names"], want["n"])
+
+
+def test_a_consumer_is_ahead_of_another_by_no_more_than_the_buffer() -> None:
+    name, buffer = name_of_its_own(), 2
+    with shared(40, 1, name=name, buffer=buffer) as slow:
+        slow_batches = iter(slow)
+        fast = Taker(shared(40, 1, name=name, buffer=buffer))
+        fast.start()
+        wait_until(lambda: fast.indices or not fast.is_alive(), "the other one's epoch")
+        for given_already in range(40):
+            held = next(slow_batches)
+            assert held[1].tolist() == expected(40, 1)[given_already]
+            # While this one holds the batch, the others get `buffer` more.
+            assert len(fast.indices[0]) <= given_already + 1 + buffer
+            fast.wait_for(min(40, given_already + 1 + buffer))
+        assert next(slow_batches, None) is None
+        fast.result()
+
+
+def test_own_transform_and_own_writes_are_nobody_elses() -> None:
+    name = name_of_its_own()
+    with shared(9, 2, name=name, transform=lambda batch: batch[1] * 10) as ten:
+        other = Taker(shared(9, 2, name=name))
+        other.start()
+        assert [i for batch in ten for i in batch.tolist()] == [
+            10 * i for i in flat(expected(9, 2))
+        ]
+        assert other.result() == [expected(9, 2)]
+
+
+def test_what_comes_late_joins_as_it_asks() -> None:
+    name = name_of_its_own()
+    with shared(20, 2, name=name, join=Join.WINDOW, buffer=3) as first:
+        batches = iter(first)
+        begun = [next(batches)[1].tolist() for _ in range(3)]
+        window = Taker(shared(20, 2, name=name, join="window"))
+        now = Taker(shared(20, 2, name=name, join="now"))
+        following = Taker(shared(20, 2, name=name, join="epoch"))
+        for taker in (window, now, following):
+            taker.start()
+        wait_until(lambda: window.indices and now.indices and following.indices, "their loops")
+        wait_until(lambda: window.indices[0], "the window's batches")
+        begun += [batch[1].tolist() for batch in batches]
+        assert window.result() == [begun] == [expected(20, 2)]
+        assert not window.loader.partial
+        [rest] = now.result()
+        assert rest and rest == begun[-len(rest) :]
+        assert now.loader.partial
+        assert len(rest) < len(begun)
+        assert epoch_of(first) == expected(20, 2, epoch=1)
+    assert following.result() == [expected(20, 2, epoch=1)]
+    assert following.loader.epoch == 2  # the epochs are the server's
+
+
+def test_a_window_is_as_large_as_its_bytes() -> None:
+    name = name_of_its_own()
+    with shared(60, 2, name=name, join="window", window_bytes=4096 * 3) as first:
+        batches = iter(first)
+        for _ in range(8):
+            next(batches)
+        late = Taker(shared(60, 2, name=name, join="window"))
+        late.start()
+        wait_until(lambda: late.indices, "its loop")
+        assert len(list(batches)) == 22
+        assert epoch_of(first) == expected(60, 2, epoch=1)
+    assert late.result() == [expected(60, 2, epoch=1)]
+
+
+def test_a_position_goes_on_in_a_new_server_with_the_same_random_numbers() -> None:
+    arguments = {"samples": 30, "batch_size": 4, "workers": 0}
+
+    def opened() -> SharedLoader:
+        return SharedLoader(make_random, name=name_of_its_own(), arguments=arguments, linger_s=0.1)
+
+    with opened() as loader:
+        batches = []
+        for epoch in range(3):
+            for number, (tensors, indices) in enumerate(loader):
+                batches.append((tensors.tolist(), indices.tolist()))
+                if (epoch, number) == (1, 4):
+                    state = loader.state_dict()
+    with opened() as loader:
+        loader.load_state_dict(state)
+        rest = [(t.tolist(), i.tolist()) for _ in range(2) for t, i in loader]
+    assert rest == batches[8 + 5 :]
+
+
+def test_thirty_two_consumers() -> None:
+    name = name_of_its_own()
+    takers = [Taker(shared(50, 4, name=name), epochs=2) for _ in range(32)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        assert taker.result() == [expected(50, 4), expected(50, 4, epoch=1)]
+
+
+def test_two_names_are_two_loaders() -> None:
+    with shared(7, 2) as one, shared(5, 2) as other:
+        pairs = zip(one, other, strict=False)
+        assert [(a[1].tolist(), b[1].tolist()) for a, b in pairs] == list(
+            zip(expected(7, 2), expected(5, 2), strict=False)
+        )
+
+
+def test_consumers_in_processes_of_their_own() -> None:
+    name = name_of_its_own()
+    consumers = [Consumer(name, 12, 2) for _ in range(3)]
+    for consumer in consumers:
+        consumer.tell("ask")
+        consumer.answer()
+    for batch in expected(12, 2):
+        for consumer in consumers:
+            consumer.tell("take")
+        assert [consumer.answer() for consumer in consumers] == [batch] * 3
+    for consumer in consumers:
+        consumer.end()
+
+
+def test_nothing_is_left() -> None:
+    def open_things() -> tuple[Any, ...]:
+        gc.collect()
+        process = psutil.Process()
+        maps = [m for m in process.memory_maps(grouped=False) if "radt-loader" in m.path]
+        return process.num_fds(), len(maps), threading.active_count()
+
+    with shared(9, 2) as loader:  # what torch and Python make at first use
+        epoch_of(loader)
+    server = server_of(loader)
+    wait_until(lambda: not alive(server) and threading.active_count() == 1, "the server's end")
+    before = open_things()
+    for _ in range(2):
+        with shared(9, 2, arguments={"workers": 2}) as loader:
+            next(iter(loader))
+            for batch in loader:
+                kept = batch
+        servers = [psutil.Process(server_of(loader))]
+        servers += servers[0].children(recursive=True)
+        assert kept[1].tolist()
+        del kept, batch
+        wait_until(lambda: not any(alive(s.pid) for s in servers), "the server's end")  # noqa: B023
+        wait_until(lambda: threading.active_count() == before[2], "its thread's end")
+    assert open_things() == before
+    runtime = Path(os.environ["RADT_RUNTIME_DIR"])
+    assert not list(runtime.iterdir())
+
+
+def test_a_service_is_there_before_its_consumers_and_ends_when_it_is_told() -> None:
+    name = name_of_its_own()
+    place = "tests.support.shared_loading:make_planned"
+    arguments = ["--arguments", '{"samples": 9, "batch_size": 2}']
+    service = subprocess.Popen(
+        [sys.executable, "-m", "radt.loaders.serve", place, "--name", name, *arguments],
+        cwd=Path(__file__).parents[2],
+    )
+    listening = f"@radt-loader-{ServerOptions(name).scoped_name()}"
+    wait_until(lambda: listening in Path("/proc/net/unix").read_text(), "the service's socket")
+    try:
+        second = subprocess.run(
+            [sys.executable, "-m", "radt.loaders.serve", place, "--name", name, *arguments],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert "has a server already" in second.stderr
+        for _ in range(2):
+            with shared(9, 2, name=name) as loader:
+                loader.set_epoch(0)
+                assert epoch_of(loader) == expected(9, 2)
+                assert server_of(loader) == service.pid
+    finally:
+        service.terminate()
+        code = service.wait()
+    assert code == 0
