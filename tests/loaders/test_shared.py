@@ -20,86 +20,20 @@ from radt.loaders.shared.membership import Join
 from radt.loaders.shared.options import ServerOptions
 from tests.support.shared_loading import (
     Consumer,
+    Taker,
+    cut,
+    epoch_of,
+    expected,
+    flat,
     make_growing,
-    make_planned,
     make_random,
     name_of_its_own,
+    server_of,
     shared,
 )
-from tests.support.waiting import TIMEOUT_S, alive, wait_until
+from tests.support.waiting import alive, wait_until
 
-Indices = list[list[int]]
 few = settings(max_examples=max(4, settings().max_examples // 6))
-
-
-def expected(samples: int, batch_size: int, epoch: int = 0, drop_last: bool = False) -> Indices:
-    """The indices of a plain loader's batches."""
-    loader = make_planned(samples, batch_size, drop_last=drop_last)
-    loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
-    return [batch[1].tolist() for batch in loader]
-
-
-def epoch_of(loader: SharedLoader) -> Indices:
-    return [batch[1].tolist() for batch in loader]
-
-
-def flat(batches: Indices) -> list[int]:
-    return [index for batch in batches for index in batch]
-
-
-def server_of(loader: SharedLoader) -> int:
-    assert loader._session is not None
-    return loader._session.server_pid
-
-
-class Taker(threading.Thread):
-    """A consumer as a training loop, in a thread of this process.
-
-    Args:
-        loader: It is closed at the end.
-        epochs: How many.
-        keep: Which batches it keeps for good.
-    """
-
-    def __init__(self, loader: SharedLoader, epochs: int = 1, keep: frozenset[int] = frozenset()):
-        super().__init__(daemon=True)
-        self.loader, self.epochs, self.keep = loader, epochs, keep
-        self.indices: list[Indices] = []
-        self.lengths: list[int] = []
-        self.kept: list[tuple[Any, list[float]]] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            with self.loader:
-                for _ in range(self.epochs):
-                    self.lengths.append(len(self.loader))
-                    self.indices.append([])
-                    for number, (tensors, indices) in enumerate(self.loader):
-                        assert tensors[:, 0].tolist() == indices.tolist()
-                        self.indices[-1].append(indices.tolist())
-                        if number in self.keep:
-                            self.kept.append((tensors, tensors.flatten().tolist()))
-                        else:
-                            tensors.zero_()  # nobody else sees it
-                            indices += 1
-        except BaseException as error:  # noqa: BLE001 - raised by `result`
-            self.error = error
-
-    def wait_for(self, count: int) -> None:
-        """Wait until it has been given so many batches of its first epoch."""
-        wait_until(lambda: self.indices and len(self.indices[0]) == count, f"{count} batches")
-
-    def result(self) -> list[Indices]:
-        self.join(TIMEOUT_S)
-        assert not self.is_alive(), "it hangs"
-        if self.error is not None:
-            raise self.error
-        return self.indices
-
-
-def cut(order: list[int], size: int) -> Indices:
-    return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
 
 @few
@@ -295,22 +229,25 @@ def test_nothing_is_left() -> None:
         maps = [m for m in process.memory_maps(grouped=False) if "radt-loader" in m.path]
         return process.num_fds(), len(maps), threading.active_count()
 
-    with shared(9, 2) as loader:  # what torch and Python make at first use
-        epoch_of(loader)
-    server = server_of(loader)
-    wait_until(lambda: not alive(server) and threading.active_count() == 1, "the server's end")
-    before = open_things()
-    for _ in range(2):
-        with shared(9, 2, arguments={"workers": 2}) as loader:
+    def use(workers: int) -> None:
+        """Share a loader and wait for the end of all that it was."""
+        with shared(9, 2, arguments={"workers": workers}) as loader:
             next(iter(loader))
+            server = psutil.Process(server_of(loader))
+            processes = {server.pid}
             for batch in loader:
                 kept = batch
-        servers = [psutil.Process(server_of(loader))]
-        servers += servers[0].children(recursive=True)
+                processes |= {child.pid for child in server.children(recursive=True)}
+        assert len(processes) == 1 + workers
         assert kept[1].tolist()
-        del kept, batch
-        wait_until(lambda: not any(alive(s.pid) for s in servers), "the server's end")  # noqa: B023
-        wait_until(lambda: threading.active_count() == before[2], "its thread's end")
+        wait_until(lambda: not any(map(alive, processes)), "the server's end")
+        wait_until(lambda: threading.active_count() == threads, "its thread's end")
+
+    threads = threading.active_count()
+    use(0)  # torch and Python open things at their first use
+    before = open_things()
+    use(2)
+    use(0)
     assert open_things() == before
     runtime = Path(os.environ["RADT_RUNTIME_DIR"])
     assert not list(runtime.iterdir())

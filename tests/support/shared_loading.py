@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from radt.loaders import SharedLoader
 from radt.loaders.plan import permutation
+from tests.support.waiting import TIMEOUT_S, wait_until
 
+Indices = list[list[int]]
 _ROOT = Path(__file__).parents[2]
 _numbers = itertools.count()
 
@@ -116,6 +119,10 @@ def make_error() -> Any:
     raise FileNotFoundError("no folder of pictures")
 
 
+def make_huge() -> list[Any]:
+    return [torch.zeros(1).expand(2**45)]
+
+
 def make_growing() -> list[Any]:
     """Batches of growing size, of several kinds, with strings beside."""
     return [
@@ -141,6 +148,85 @@ def shared(samples: int, batch_size: int, **options: Any) -> SharedLoader:
     options = {"name": name_of_its_own(), "linger_s": 0.1} | options
     arguments = {"samples": samples, "batch_size": batch_size} | options.pop("arguments", {})
     return SharedLoader(make_planned, arguments=arguments, **options)
+
+
+def expected(samples: int, batch_size: int, epoch: int = 0, drop_last: bool = False) -> Indices:
+    """The indices of a plain loader's batches."""
+    loader = make_planned(samples, batch_size, drop_last=drop_last)
+    loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+    return [batch[1].tolist() for batch in loader]
+
+
+def epoch_of(loader: SharedLoader) -> Indices:
+    return [batch[1].tolist() for batch in loader]
+
+
+def flat(batches: Indices) -> list[int]:
+    return [index for batch in batches for index in batch]
+
+
+def server_of(loader: SharedLoader) -> int:
+    assert loader._session is not None
+    return loader._session.server_pid
+
+
+class Taker(threading.Thread):
+    """A consumer as a training loop, in a thread of this process.
+
+    Args:
+        loader: It is closed at the end.
+        epochs: How many.
+        keep: Which batches it keeps for good.
+        batches: An epoch that has begun: the first of its epochs.
+    """
+
+    def __init__(
+        self,
+        loader: SharedLoader,
+        epochs: int = 1,
+        keep: frozenset[int] = frozenset(),
+        batches: Iterator[Any] | None = None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.loader, self.epochs, self.keep, self.batches = loader, epochs, keep, batches
+        self.server = server_of(loader)
+        self.indices: list[Indices] = []
+        self.lengths: list[int] = []
+        self.kept: list[tuple[Any, list[float]]] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self.loader:
+                for epoch in range(self.epochs):
+                    batches = self.loader if epoch or self.batches is None else self.batches
+                    self.lengths.append(len(self.loader))
+                    self.indices.append([])
+                    for number, (tensors, indices) in enumerate(batches):
+                        assert tensors[:, 0].tolist() == indices.tolist()
+                        self.indices[-1].append(indices.tolist())
+                        if number in self.keep:
+                            self.kept.append((tensors, tensors.flatten().tolist()))
+                        else:
+                            tensors.zero_()  # nobody else sees it
+                            indices += 1
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
+            self.error = error
+
+    def wait_for(self, count: int) -> None:
+        """Wait until it has been given so many batches of its first epoch."""
+        wait_until(lambda: self.indices and len(self.indices[0]) == count, f"{count} batches")
+
+    def result(self) -> list[Indices]:
+        self.join(TIMEOUT_S)
+        assert not self.is_alive(), "it hangs"
+        if self.error is not None:
+            raise self.error
+        return self.indices
+
+
+def cut(order: list[int], size: int) -> Indices:
+    return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
 
 class Consumer:

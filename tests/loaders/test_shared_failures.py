@@ -1,0 +1,309 @@
+"""`SharedLoader` when something fails: one clear error in every consumer, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from radt.errors import LoaderError
+from radt.loaders import SharedLoader
+from tests.support.shared_loading import (
+    Consumer,
+    Taker,
+    epoch_of,
+    expected,
+    make_error,
+    make_faulty,
+    make_huge,
+    make_nothing,
+    make_planned,
+    name_of_its_own,
+    server_of,
+    shared,
+)
+from tests.support.waiting import alive, stands_still, wait_until
+
+
+def failing(*arguments: Any, **options: Any) -> tuple[list[Any], LoaderError]:
+    """Return what a shared loader gives before it fails, and the error."""
+    given = []
+    with SharedLoader(*arguments, linger_s=0.1, **options) as loader:
+        with pytest.raises(LoaderError) as raised:
+            given.extend(loader)
+        with pytest.raises(LoaderError) as again:
+            next(iter(loader))
+        assert again.value is raised.value
+    return given, raised.value
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_set_that_raises_fails_every_consumer_after_the_batches_before(workers: int) -> None:
+    name, arguments = name_of_its_own(), {"bad": "raises", "workers": workers}
+    loaders = [SharedLoader(make_faulty, name=name, arguments=arguments) for _ in range(3)]
+    takers = [Taker(loader) for loader in loaders]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        with pytest.raises(LoaderError) as raised:
+            taker.result()
+        assert "ZeroDivisionError: the picture is broken" in str(raised.value)
+        assert "shared_loading.py" in str(raised.value)  # where: its traceback
+        assert taker.indices == [[[0, 1], [2, 3], [4, 5], [6, 7]]]
+    wait_until(lambda: not alive(takers[0].server), "the server's end")
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    given, error = failing(make_faulty, name=name_of_its_own(), arguments={"bad": "object"})
+    assert "batch[0][0] is a object, which cannot be shared" in str(error)
+    assert "collate_fn" in str(error)
+    assert len(given) == 4
+
+
+def test_a_worker_that_is_killed_fails_every_consumer() -> None:
+    arguments = {"bad": "dies", "workers": 1}
+    _, error = failing(make_faulty, name=name_of_its_own(), arguments=arguments)
+    assert "killed by signal" in str(error) or "exited unexpectedly" in str(error)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_set_that_hangs_fails_after_the_time_given(workers: int) -> None:
+    arguments = {"bad": "hangs", "workers": workers}
+    name = name_of_its_own()
+    with SharedLoader(
+        make_faulty, name=name, arguments=arguments, stall_timeout_s=2.0, linger_s=0.1
+    ) as loader:
+        len(loader)
+        server = psutil.Process(server_of(loader))
+        with pytest.raises(LoaderError, match="has been loading batch 4 for") as raised:
+            epoch_of(loader)
+        processes = [server, *server.children(recursive=True)]
+    assert workers or "_hang" in str(raised.value)  # where it hangs
+    wait_until(lambda: not any(alive(p.pid) for p in processes), "the end of all of it")
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (make_error, "FileNotFoundError: no folder of pictures"),
+        (make_nothing, "returned a NoneType, which is not a loader"),
+        (make_huge, "a shared loader needs 422 TB of memory"),
+    ],
+)
+def test_a_factory_that_fails_fails_every_consumer(factory: Any, message: str) -> None:
+    name = name_of_its_own()
+    takers = [Taker(SharedLoader(factory, name=name)) for _ in range(2)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        with pytest.raises(LoaderError, match=message):
+            taker.result()
+
+
+def test_a_factory_that_another_process_cannot_find_is_refused() -> None:
+    def local() -> list[Any]:
+        return []
+
+    for factory, arguments in ((local, {}), (make_planned, {"samples": object()})):
+        with pytest.raises(LoaderError, match=r"cannot find|not JSON values"):
+            SharedLoader(factory, name=name_of_its_own(), arguments=arguments)
+
+
+def test_another_factory_under_the_same_name_is_refused_with_both() -> None:
+    name = name_of_its_own()
+    with shared(9, 2, name=name) as loader:
+        for factory, arguments in (
+            (make_planned, {"samples": 10, "batch_size": 2}),
+            (make_error, {}),
+        ):
+            with pytest.raises(LoaderError) as raised:
+                SharedLoader(factory, name=name, arguments=arguments)
+            assert "make_planned(batch_size=2, samples=9)" in str(raised.value)
+            assert factory.__name__ in str(raised.value)
+        assert epoch_of(loader) == expected(9, 2)  # the first one does not notice
+
+
+def test_a_script_that_changed_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "my_pictures.py"
+    script.write_text("def make():\n    return [1, 2]\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_pictures  # type: ignore[import-not-found]
+
+    with SharedLoader(my_pictures.make, name="pictures", linger_s=0.1) as loader:
+        assert list(loader) == [1, 2]
+        script.write_text("def make():\n    return [1, 2, 3]\n", encoding="utf-8")
+        with pytest.raises(LoaderError, match="whose file has changed since"):
+            SharedLoader(my_pictures.make, name="pictures")
+    sys.modules.pop("my_pictures")
+
+
+@pytest.mark.parametrize("commands", [[], ["ask"], ["ask", "take"], ["ask", "take", "drop"]])
+def test_a_consumer_that_is_killed_is_not_waited_for(commands: list[str]) -> None:
+    name = name_of_its_own()
+    with shared(20, 2, name=name) as loader:
+        consumer = Consumer(name, 20, 2)
+        batches = iter(loader)
+        for number, command in enumerate(commands):
+            consumer.tell(command)
+            consumer.answer()
+            assert number or next(batches)[1].tolist() == expected(20, 2)[0]
+        consumer.kill()
+        rest = [batch[1].tolist() for batch in batches]
+        assert rest == expected(20, 2)[1 if commands else 0 :]
+        assert epoch_of(loader) == expected(20, 2, epoch=1)
+
+
+def test_who_comes_when_all_others_were_killed_starts_anew_and_nothing_is_left() -> None:
+    name = name_of_its_own()
+    consumer = Consumer(name, 20, 2)
+    consumer.tell("ask")
+    consumer.answer()
+    consumer.tell("take")
+    assert consumer.answer() == expected(20, 2)[0]
+    [server] = psutil.Process(consumer.process.pid).children()
+    consumer.kill()
+    wait_until(lambda: not alive(server.pid), "the server's end")
+    with shared(20, 2, name=name) as loader:
+        assert epoch_of(loader) == expected(20, 2)
+
+
+def test_who_is_stopped_is_waited_for_and_named(capfd: pytest.CaptureFixture[str]) -> None:
+    name = name_of_its_own()
+    loader = shared(20, 2, name=name, stall_warning_s=1.0)
+    len(loader)
+    consumer = Consumer(name, 20, 2)
+    os.kill(consumer.process.pid, signal.SIGSTOP)
+    wait_until(lambda: stands_still(consumer.process.pid), "its stop")
+    taker = Taker(loader)
+    taker.start()
+    wanted = f"(process {consumer.process.pid})"
+    wait_until(lambda: wanted in _errors(capfd), "the warning")
+    assert not taker.indices[0]
+    os.kill(consumer.process.pid, signal.SIGCONT)
+    consumer.tell("close")
+    assert taker.result() == [expected(20, 2)]
+    consumer.end()
+
+
+_read: list[str] = []
+
+
+def _errors(capfd: pytest.CaptureFixture[str]) -> str:
+    _read.append(capfd.readouterr().err)
+    return "".join(_read)
+
+
+def test_who_holds_up_others_for_too_long_is_evicted() -> None:
+    name = name_of_its_own()
+    with shared(20, 2, name=name, stall_timeout_s=2.0) as slow:
+        batches = iter(slow)
+        other = Taker(shared(20, 2, name=name, stall_timeout_s=2.0))
+        other.start()
+        held = next(batches)  # and no more: a debugger, say
+        assert other.result() == [expected(20, 2)]
+        assert held[1].tolist() == expected(20, 2)[0]
+        with pytest.raises(LoaderError, match="goes on without this process"):
+            list(batches)
+
+
+@pytest.mark.parametrize("taken", [0, 4, 10])
+def test_consumers_of_a_killed_server_say_where_they_were(taken: int) -> None:
+    with shared(20, 2) as loader:
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        server = psutil.Process(server_of(loader))
+        server.kill()
+        wait_until(lambda: not alive(server.pid), "its end")
+        if taken == 10:
+            assert list(batches) == []  # the end came before
+            batches = iter(loader)
+        with pytest.raises(LoaderError, match=r"was killed at epoch \d after \d+ batches"):
+            list(batches)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4, 10])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_consumers_go_on_with_a_new_server_from_the_next_batch(
+    number: signal.Signals, taken: int
+) -> None:
+    name = name_of_its_own()
+    # One that is asked to end (its first consumer's run is over) is always followed by another.
+    restart = number == signal.SIGKILL
+    loaders = [shared(20, 2, name=name, restart=restart, own_size=size) for size in (None, 2, None)]
+    orders = [[i for e in range(2) for b in expected(20, 2, e) for i in b]] * 3
+    begun = [iter(loader) for loader in loaders]
+    got: list[list[int]] = [[], [], []]
+    held = None
+    for _ in range(taken):
+        for indices, batches in zip(got, begun, strict=True):
+            held = next(batches, None)
+            indices += [] if held is None else held[1].tolist()
+    del held
+    server = psutil.Process(server_of(loaders[0]))
+    server.send_signal(number)
+    wait_until(lambda: not alive(server.pid), "its end")
+    takers = [
+        Taker(loader, 2, batches=batches) for loader, batches in zip(loaders, begun, strict=True)
+    ]
+    for taker in takers:
+        taker.start()
+    for indices, taker, order in zip(got, takers, orders, strict=True):
+        rest = [i for epoch in taker.result() for batch in epoch for i in batch]
+        assert indices + rest == order
+
+
+def test_workers_end_with_their_server_even_if_they_hang() -> None:
+    arguments = {"bad": "hangs", "workers": 2}
+    with SharedLoader(make_faulty, name=name_of_its_own(), arguments=arguments) as loader:
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        server = psutil.Process(server_of(loader))
+        workers = server.children(recursive=True)
+        assert len(workers) == 2
+        server.kill()
+        wait_until(lambda: not any(alive(w.pid) for w in workers), "their end")
+        with pytest.raises(LoaderError, match="was killed"):
+            list(batches)
+
+
+def test_a_forked_process_must_open_its_own() -> None:
+    with shared(20, 2) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        child = os.fork()
+        if not child:
+            code = _code_of(lambda: next(batches))
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert first[1].tolist() == expected(20, 2)[0]
+        assert [batch[1].tolist() for batch in batches] == expected(20, 2)[1:]
+    with pytest.raises(LoaderError, match="is closed"):
+        iter(loader)
+
+
+def _code_of(call: Callable[[], object]) -> int:
+    try:
+        call()
+    except LoaderError as error:
+        return 7 if "before this process was forked" in str(error) else 8
+    return 9
+
+
+def test_a_state_of_another_loader_and_wrong_options_are_refused() -> None:
+    with shared(8, 2) as other:
+        state = other.state_dict()
+    with shared(9, 2) as loader, pytest.raises(LoaderError, match="not of this shared loader"):
+        loader.load_state_dict(state)
+    for options in ({"buffer": 0}, {"own_size": 0}, {"join": "sometimes"}):
+        with pytest.raises(LoaderError):
+            shared(9, 2, **options)
