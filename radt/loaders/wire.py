@@ -116,6 +116,9 @@ class Connection:
             )
         except BlockingIOError:
             return None
+        except ConnectionResetError:
+            # The other side closed without reading all; its last messages come after this error.
+            return self.receive()
         except OSError as error:
             raise Closed from error
         if not data:

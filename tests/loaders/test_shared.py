@@ -191,6 +191,17 @@ def test_a_position_goes_on_in_a_new_server_with_the_same_random_numbers() -> No
     assert rest == batches[8 + 5 :]
 
 
+def test_batches_outlive_their_loader_while_others_go_on() -> None:
+    name = name_of_its_own()
+    with shared(40, 2, name=name) as loader:
+        with shared(40, 2, name=name) as other:
+            batches, others = iter(loader), iter(other)
+            next(batches)
+            kept = next(others)
+        assert [b[1].tolist() for b in batches] == expected(40, 2)[1:]
+        assert kept[1].tolist() == expected(40, 2)[0]
+
+
 def test_thirty_two_consumers() -> None:
     name = name_of_its_own()
     takers = [Taker(shared(50, 4, name=name), epochs=2) for _ in range(32)]

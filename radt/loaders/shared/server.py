@@ -14,12 +14,14 @@ process when nobody is left. Both share the state of this class under one lock.
     16 bytes when it has done with one    ──▶   the slot is free when all have
     {"leave": number}  (loop was left)    ──▶
                                           ◀──   end, with the next epoch's random state
+    bye  (its script keeps batches)       ──▶
     {"waiting": seconds, ...}             ──▶   because: who or what it waits for
                                           ◀──   failed, evicted, moved: the last message
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import selectors
@@ -90,8 +92,10 @@ class Server:
         self._number = 0  # of the batch that comes next
         self._base = 0  # how many batches were before the epoch
         self._window_open = False
+        #: Whether somebody who is gone still uses slots of the arena, which must not be filled.
+        self._retired = False
         self._loading_since: float | None = None
-        self._ending = self._failed = self._terminated = False
+        self._ready = self._ending = self._failed = self._terminated = False
         self._return_deadline = 0.0
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
@@ -110,6 +114,7 @@ class Server:
         except _Ending:
             pass
         except BaseException as error:  # noqa: BLE001 - every consumer raises it
+            _ignore_workers()
             if not self._terminated:  # else its workers have been told to end, too
                 self._fail(error)
             with self._changed:
@@ -127,7 +132,10 @@ class Server:
         # They import torch: consumers are answered meanwhile.
         from radt.loaders.shared import randomness
 
+        self._loading_since = time.monotonic()
         loader = self._factory()
+        self._loading_since = None
+        self._ready = True
         self._announce({"ready": True, **_sizes(loader)})
         while True:
             with self._changed:
@@ -185,19 +193,8 @@ class Server:
         description = laid_out.layout.to_json()
         needed = laid_out.layout.nbytes + len(description)
         with self._changed:
-            if self._arena is None or needed > self._arena.slot_bytes:
-                self._new_arena(page_aligned(needed))
-            assert self._arena is not None
-            first = self._plan.first if self._plan is not None else 0
-            if self._number - first >= self._window_slots(self._arena.slot_bytes):
-                self._close_window()
-            while (slot := self._free_slot()) is None:
-                if self._stuck:
-                    self._make_room()
-                else:
-                    self._wait()
-            assert self._arena is not None
-        view = self._arena.slot(slot)
+            arena, slot = self._slot_for(needed)
+        view = arena.slot(slot)
         laid_out.write(view)
         view[len(view) - len(description) :] = description
         with self._changed:
@@ -210,6 +207,22 @@ class Server:
             for member in takers:
                 self._send_slot(member, filled)
 
+    def _slot_for(self, needed: int) -> tuple[Arena, int]:
+        """Wait for a slot of so many bytes."""
+        while True:
+            arena = self._arena
+            if arena is None or needed > arena.slot_bytes:
+                arena = self._new_arena(page_aligned(needed))
+            elif self._retired or self._stuck:
+                self._have_copies_kept()
+                arena = self._new_arena(arena.slot_bytes)
+            first = self._plan.first if self._plan is not None else 0
+            if self._number - first >= self._window_slots(arena.slot_bytes):
+                self._close_window()
+            if (slot := self._free_slot()) is not None:
+                return arena, slot
+            self._wait()
+
     def _free_slot(self) -> int | None:
         """Return a slot to be written now: no consumer may get further ahead of another."""
         held = (len(self._ring.held_by(m.number)) for m in self._members.in_epoch())
@@ -221,22 +234,22 @@ class Server:
         taking = self._members.in_epoch()
         return bool(taking) and all(member.starved for member in taking)
 
-    def _make_room(self) -> None:
-        """Leave the slots to those who keep them; from now on they keep copies."""
-        assert self._arena is not None
-        for member in self._members.in_epoch():
-            if self._ring.held_by(member.number):
-                self._send(member, {"copy": True})
+    def _have_copies_kept(self) -> None:
+        """Tell consumers that keep slots which others need to keep copies from now on."""
+        if self._stuck:
+            for member in self._members.in_epoch():
+                if self._ring.held_by(member.number):
+                    self._send(member, {"copy": True})
+        for member in self._members.all():
             member.starved = False
-        self._new_arena(self._arena.slot_bytes)
 
     def _window_slots(self, slot_bytes: int) -> int:
         """Return how many batches are kept for who comes late: no more than an epoch has."""
         slots = self._options.window_bytes // slot_bytes
         return min(slots, self._sizes["batches"] or slots)
 
-    def _new_arena(self, slot_bytes: int) -> None:
-        """Slots for larger batches; consumers keep the old ones until they have done with them."""
+    def _new_arena(self, slot_bytes: int) -> Arena:
+        """Make an arena; the memory of the one before stays for as long as somebody has views."""
         self._close_window()
         if self._arena is not None:
             self._arena.close()
@@ -245,8 +258,10 @@ class Server:
         self._generation += 1
         if self._number == 0:
             self._window_open = self._options.window_bytes > 0
+        self._retired = False
         for member in self._members.in_epoch():
             self._send_arena(member)
+        return self._arena
 
     def _close_window(self) -> None:
         self._window_open = False
@@ -379,6 +394,8 @@ class Server:
                 member = self._members.by_number[number]
                 member.first = member.ask = None
                 self._ring.drop(number, after=taken)
+            case {"bye": True}:
+                self._retired = True
             case {"waiting": waited_s, "taken": taken}:
                 member = self._members.by_number[number]
                 member.starved = taken == member.sent  # else a batch is on its way
@@ -424,8 +441,8 @@ class Server:
         too_long = timeout_s is not None and waited_s >= timeout_s
         since = self._loading_since
         if since is not None:
-            what = f"the loader has been loading batch {self._number} for"
-            because = f"{what} {duration(time.monotonic() - since)}"
+            what = f"loading batch {self._number}" if self._ready else "made"
+            because = f"the loader has been {what} for {duration(time.monotonic() - since)}"
             if too_long and time.monotonic() - since >= (timeout_s or 0.0):
                 self._fail_with(because, "Look where it waits", _main_thread())
                 return
@@ -438,12 +455,15 @@ class Server:
         if too_long:
             for culprit in culprits:
                 self._send(culprit, {"evicted": f"others waited for it for {duration(waited_s)}"})
+                self._retired = True
                 self._remove(culprit.number)
 
     def _culprits(self, waiting: Member) -> list[Member]:
         """Return who holds up this consumer."""
+        if not self._ready:
+            return []
         if self._plan is None:
-            return self._members.waited_for()
+            return [m for m in self._members.waited_for() if m is not waiting]
         if waiting.first is None:
             return self._members.in_epoch()
         oldest = self._ring.holders_of_oldest() - {waiting.number}
@@ -533,6 +553,13 @@ def _rows(loader: object) -> int | None:
     if getattr(loader, "drop_last", False):
         return batches * int(batch_size)
     return _length(sampler)
+
+
+def _ignore_workers() -> None:
+    """Have the ends of workers raise nothing any more, as torch's handler does for each of them."""
+    with contextlib.suppress(RuntimeError):  # of one that has just ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _die_with_parent() -> None:

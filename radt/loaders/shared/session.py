@@ -315,6 +315,8 @@ class Session:
 
     def close(self) -> None:
         """Leave the server; batches that are still held stay as they are."""
+        if any(generation.held for generation in self._generations.values()):
+            self._send({"bye": True})
         self._connection.close()
 
 
