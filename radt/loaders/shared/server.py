@@ -170,6 +170,7 @@ class Server:
             self._send_begin(member)
 
     def _load(self, plan: Plan, loader: Iterable[Any]) -> None:
+        self._loading_since = time.monotonic()
         batches = iter(loader)
         while True:
             self._loading_since = time.monotonic()
@@ -213,15 +214,18 @@ class Server:
             arena = self._arena
             if arena is None or needed > arena.slot_bytes:
                 arena = self._new_arena(page_aligned(needed))
-            elif self._retired or self._stuck:
-                self._have_copies_kept()
+            elif self._retired:
                 arena = self._new_arena(arena.slot_bytes)
             first = self._plan.first if self._plan is not None else 0
             if self._number - first >= self._window_slots(arena.slot_bytes):
                 self._close_window()
             if (slot := self._free_slot()) is not None:
                 return arena, slot
-            self._wait()
+            if self._stuck:
+                self._have_copies_kept()
+                self._retired = True
+            else:
+                self._wait()
 
     def _free_slot(self) -> int | None:
         """Return a slot to be written now: no consumer may get further ahead of another."""
@@ -230,18 +234,16 @@ class Server:
 
     @property
     def _stuck(self) -> bool:
-        """Whether all consumers wait for a slot: their scripts keep a batch each, not the same."""
+        """Whether all consumers wait: their scripts keep a batch each, not the same."""
         taking = self._members.in_epoch()
         return bool(taking) and all(member.starved for member in taking)
 
     def _have_copies_kept(self) -> None:
         """Tell consumers that keep slots which others need to keep copies from now on."""
-        if self._stuck:
-            for member in self._members.in_epoch():
-                if self._ring.held_by(member.number):
-                    self._send(member, {"copy": True})
-        for member in self._members.all():
+        for member in self._members.in_epoch():
             member.starved = False
+            if self._ring.held_by(member.number):
+                self._send(member, {"copy": True})
 
     def _window_slots(self, slot_bytes: int) -> int:
         """Return how many batches are kept for who comes late: no more than an epoch has."""
