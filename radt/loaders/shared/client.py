@@ -53,7 +53,9 @@ class SharedLoader(Loader[Any]):
 
     *Going on.* `state_dict` has the position and the state of the server's random numbers when the
     epoch began. A new server makes that epoch again and leaves out what was given, which costs the
-    loading of the batches before it.
+    loading of the batches before it. Consumers also go on like this if their server is asked to end
+    (SIGTERM), as radt does when the run whose process started it is over. A service row
+    (``-m radt.loaders.serve``) avoids it.
 
     *Batches* consist of tensors on the CPU, NumPy arrays, strings, numbers and None, in tuples,
     lists and dicts. A batch stays as it is for as long as anything of it is used, and its slot is

@@ -21,6 +21,7 @@ process when nobody is left. Both share the state of this class under one lock.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -136,6 +137,8 @@ class Server:
         loader = self._factory()
         self._loading_since = None
         self._ready = True
+        if callable(close := getattr(loader, "close", None)):
+            atexit.register(close)  # of a loader of radt's, which has processes and memory
         self._announce({"ready": True, **_sizes(loader)})
         while True:
             with self._changed:
