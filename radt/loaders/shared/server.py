@@ -22,13 +22,10 @@ process when nobody is left. Both share the state of this class under one lock.
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
 import os
 import selectors
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -39,6 +36,7 @@ from radt.errors import LoaderError, cut
 from radt.loaders import wire
 from radt.loaders.arena import Arena, page_aligned
 from radt.loaders.shared.factory import Factory
+from radt.loaders.shared.loaded import set_epoch, sizes
 from radt.loaders.shared.membership import (
     WINDOW_HOLDER,
     Ask,
@@ -50,6 +48,7 @@ from radt.loaders.shared.membership import (
     Ring,
 )
 from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.processes import die_with_parent, ignore_workers, main_thread
 from radt.units import duration
 
 #: Of a traceback in a message: the end says what went wrong.
@@ -59,7 +58,6 @@ _RETURN_S = 10.0
 #: What is in somebody's code when the server is to end has this long to come back.
 _END_S = 2.0
 _TICK_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class _Ending(BaseException):
@@ -106,7 +104,7 @@ class Server:
         self._wake.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminate)
-        os.register_at_fork(after_in_child=_die_with_parent)
+        os.register_at_fork(after_in_child=die_with_parent)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         control = threading.Thread(target=self._control, name="control", daemon=True)
         control.start()
@@ -115,7 +113,7 @@ class Server:
         except _Ending:
             pass
         except BaseException as error:  # noqa: BLE001 - every consumer raises it
-            _ignore_workers()
+            ignore_workers()
             if not self._terminated:  # else its workers have been told to end, too
                 self._fail(error)
             with self._changed:
@@ -139,7 +137,7 @@ class Server:
         self._ready = True
         if callable(close := getattr(loader, "close", None)):
             atexit.register(close)  # of a loader of radt's, which has processes and memory
-        self._announce({"ready": True, **_sizes(loader)})
+        self._announce({"ready": True, **sizes(loader)})
         while True:
             with self._changed:
                 while (plan := self._next_plan()) is None:
@@ -147,7 +145,7 @@ class Server:
                 self._begin(plan, loader)
             self._load(plan, loader)
             with self._changed:
-                self._end(plan.epoch, randomness.state_of(loader), _sizes(loader))
+                self._end(plan.epoch, randomness.state_of(loader), sizes(loader))
 
     def _next_plan(self) -> Plan | None:
         if self._members.expected and time.monotonic() >= self._return_deadline:
@@ -157,14 +155,12 @@ class Server:
     def _begin(self, plan: Plan, loader: object) -> None:
         from radt.loaders.shared import randomness
 
-        for owner in (loader, getattr(loader, "sampler", None), _batch_sampler(loader)):
-            if callable(set_epoch := getattr(owner, "set_epoch", None)):
-                set_epoch(plan.epoch)
+        set_epoch(loader, plan.epoch)
         state = plan.random or self._randoms.get(plan.epoch)
         if state is not None and (plan.epoch != self._members.next_epoch or plan.random):
             randomness.restore(state, loader)
         self._randoms[plan.epoch] = randomness.state_of(loader)
-        self._sizes = _sizes(loader)
+        self._sizes = sizes(loader)
         self._base += self._number
         self._plan, self._number = plan, 0
         self._members.begin(plan)
@@ -449,7 +445,7 @@ class Server:
             what = f"loading batch {self._number}" if self._ready else "made"
             because = f"the loader has been {what} for {duration(time.monotonic() - since)}"
             if too_long and time.monotonic() - since >= (timeout_s or 0.0):
-                self._fail_with(because, "Look where it waits", _main_thread())
+                self._fail_with(because, "Look where it waits", main_thread())
                 return
         elif culprits:
             names = ", ".join(culprit.name for culprit in culprits)
@@ -530,52 +526,3 @@ class Server:
             self._connections[member.number].send(message, descriptor)
         except wire.Closed:
             pass  # the other thread removes it
-
-
-def _sizes(loader: object) -> wire.Json:
-    """Return the numbers of batches and samples of the epoch that comes next or is under way."""
-    return {"batches": _length(loader), "rows": _rows(loader)}
-
-
-def _length(loader: object) -> int | None:
-    """Return the number of batches of an epoch; None if the loader does not know."""
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def _batch_sampler(loader: object) -> object:
-    return getattr(loader, "batch_sampler", None)
-
-
-def _rows(loader: object) -> int | None:
-    """Return the number of samples of an epoch of a DataLoader; None if it is not known."""
-    batches, sampler = _length(loader), getattr(loader, "sampler", None)
-    batch_size = getattr(loader, "batch_size", None)
-    if batches is None or batch_size is None:
-        return None
-    if getattr(loader, "drop_last", False):
-        return batches * int(batch_size)
-    return _length(sampler)
-
-
-def _ignore_workers() -> None:
-    """Have the ends of workers raise nothing any more, as torch's handler does for each of them."""
-    with contextlib.suppress(RuntimeError):  # of one that has just ended
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def _die_with_parent() -> None:
-    """In a worker that was just forked: the kernel ends it with the server, whatever it is at."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _main_thread() -> str:
-    """Return where the main thread is, as a traceback."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
-    return "".join(traceback.format_stack(frame)) if frame is not None else ""
