@@ -10,14 +10,29 @@ from typing import TYPE_CHECKING
 from radt.errors import MissingPackageError
 
 if TYPE_CHECKING:
+    from radt.loaders.echo.loader import EchoLoader
+    from radt.loaders.echo.plateau import Plateau
+    from radt.loaders.progressive.loader import ProgressiveLoader
+    from radt.loaders.progressive.rescale import BatchScaledLR
     from radt.loaders.protocol import Loader
     from radt.loaders.shared.client import SharedLoader
 
-__all__ = ["Loader", "SharedLoader"]
+__all__ = [
+    "BatchScaledLR",
+    "EchoLoader",
+    "Loader",
+    "Plateau",
+    "ProgressiveLoader",
+    "SharedLoader",
+]
 
 #: The module of each name; torch is imported with its first use.
 _MODULES = {
+    "BatchScaledLR": "radt.loaders.progressive.rescale",
+    "EchoLoader": "radt.loaders.echo.loader",
     "Loader": "radt.loaders.protocol",
+    "Plateau": "radt.loaders.echo.plateau",
+    "ProgressiveLoader": "radt.loaders.progressive.loader",
     "SharedLoader": "radt.loaders.shared.client",
 }
 

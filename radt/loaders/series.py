@@ -16,12 +16,18 @@ class LoaderSeries:
     def __init__(self) -> None:
         self._due_s = 0.0
 
-    def record(self, **values: float) -> None:
-        """Record each value as ``loader.NAME``, unless there was a record a moment ago."""
+    def record(self, **values: float) -> bool:
+        """Record each value as ``loader.NAME``, unless there was a record a moment ago.
+
+        Returns:
+            Whether the values were recorded.
+        """
         now_s = time.monotonic()
-        if now_s >= self._due_s:
-            self._due_s = now_s + _INTERVAL_S
-            self.flush(**values)
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + _INTERVAL_S
+        self.flush(**values)
+        return True
 
     def flush(self, **values: float) -> None:
         """Record each value as ``loader.NAME`` now: at the end of an epoch, say."""

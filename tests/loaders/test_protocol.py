@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from radt.errors import LoaderError
+from radt.loaders import EchoLoader, ProgressiveLoader
 from radt.loaders.plan import permutation
 from radt.loaders.protocol import Loader
 from tests.support.shared_loading import shared
@@ -95,8 +96,25 @@ class Case:
     other_orders: bool = True
 
 
+def echo(samples: int, batch_size: int) -> EchoLoader:
+    return EchoLoader(Numbered(samples), None, batch_size=batch_size, repeats=2, buffer=7)
+
+
+def progressive(samples: int, batch_size: int) -> ProgressiveLoader:
+    """Sizes that the samples do not show: the test is about which ones come when."""
+    return ProgressiveLoader(
+        Numbered(samples), _unsized, batch_size=batch_size, size=64, min_size=32, step=16
+    )
+
+
+def _unsized(sample: tuple[torch.Tensor, int], size: int) -> tuple[torch.Tensor, int]:
+    return sample
+
+
 LOADERS = [
     Case("Plain", Plain),
+    Case("EchoLoader", echo, uses=2),
+    Case("ProgressiveLoader", progressive),
     Case("SharedLoader", shared),
 ]
 

@@ -1,0 +1,1 @@
+"""Data echoing: use each decoded sample several times, then fine-tune on fresh data."""

@@ -1,0 +1,148 @@
+"""What the worker processes of an `EchoLoader` do: decode, keep, reuse, augment, collate."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from radt.errors import LoaderError, described
+from radt.loaders.echo.buffer import GivenUpError, PackedSample, SampleBuffer, Turn
+from radt.loaders.echo.fills import AUGMENTATION, Action, Epoch, EpochPlan, Sizes
+from radt.loaders.plan import generator
+
+#: Makes of a decoded sample what is trained on; the generator depends on the epoch and the use.
+Augment = Callable[[Any, np.random.Generator], Any]
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A batch that a worker makes."""
+
+    epoch: Epoch
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A batch that a worker has made, and how many samples it decoded and reused for it."""
+
+    batch: Any
+    decoded: int
+    echoed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a worker could not make a batch."""
+
+    message: str
+    remedy: str | None
+    traceback: str
+
+    def error(self) -> LoaderError:
+        error = LoaderError(self.message, self.remedy)
+        error.add_note(self.traceback)
+        return error
+
+
+class Batches(Dataset[tuple[Any, int, int] | Failure]):
+    """What the worker processes of a ``DataLoader`` run: each item is a batch."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        augment: Augment | None,
+        collate: Collate,
+        sizes: Sizes,
+        buffer: SampleBuffer,
+    ) -> None:
+        self._dataset, self._augment, self._collate = dataset, augment, collate
+        self._sizes, self._buffer = sizes, buffer
+
+    def __getitem__(self, task: Task) -> tuple[Any, int, int] | Failure:
+        try:
+            made = self._make(task)
+        except GivenUpError:
+            return Failure("the loop over the loader has ended", None, "")
+        except Exception as error:  # noqa: BLE001 - the loop over the batches raises it
+            # What others wait for does not come.
+            self._buffer.give_up(task.turn)
+            if isinstance(error, LoaderError):
+                return Failure(error.message, error.remedy, traceback.format_exc())
+            message = f"a batch of epoch {task.epoch.number} cannot be made: {described(error)}"
+            return Failure(message, None, traceback.format_exc())
+        return made.batch, made.decoded, made.echoed
+
+    def _make(self, task: Task) -> _Made:
+        samples: list[Any] = []
+        decoded = echoed = 0
+        first = task.turn.batch == task.epoch.first_batch
+        for action in _plan(self._sizes, task.epoch).actions(task.turn.batch):
+            sample = None
+            if action.decode:
+                decoded += action.counted
+                sample = self._decode(action, task, sizes_slots=first)
+                first = False
+            if action.use is not None:
+                if not action.decode:
+                    sample = self._buffer.read(self._slot(action), action.fill, task.turn)
+                echoed += action.use > 0
+                samples.append(self._augmented(sample, action, task.epoch))
+        return _Made(self._collate(samples), decoded, echoed)
+
+    def _decode(self, action: Action, task: Task, *, sizes_slots: bool) -> Any:
+        """Return a sample of the dataset; it is in the buffer if it has uses beyond this action."""
+        with _naming(action.index, "decoded"):
+            sample = self._dataset[action.index]
+        reads = action.uses_left - (action.use is not None)
+        if reads or (sizes_slots and task.epoch.repeats > 1):
+            with _naming(action.index, "buffered"):
+                self._buffer.write(
+                    self._slot(action),
+                    action.fill,
+                    PackedSample(sample),
+                    reads,
+                    task.turn,
+                    after=action.after,
+                    sizes=sizes_slots,
+                )
+        return sample
+
+    def _augmented(self, sample: Any, action: Action, epoch: Epoch) -> Any:
+        if self._augment is None:
+            return sample
+        assert action.use is not None
+        key = (epoch.number, AUGMENTATION, action.index, action.use)
+        with _naming(action.index, "augmented"):
+            return self._augment(sample, generator(self._sizes.seed, *key))
+
+    def _slot(self, action: Action) -> int:
+        return action.fill % 2 * self._sizes.buffer + action.place
+
+
+@lru_cache(maxsize=2)
+def _plan(sizes: Sizes, epoch: Epoch) -> EpochPlan:
+    return EpochPlan(sizes, epoch)
+
+
+@contextmanager
+def _naming(index: int, done: str) -> Iterator[None]:
+    """Name the sample in an error of its dataset, its augmentation or the buffer."""
+    try:
+        yield
+    except GivenUpError:
+        raise
+    except LoaderError as error:
+        message = f"sample {index} cannot be {done}: {error.message}"
+        raise LoaderError(message, error.remedy) from error
+    except Exception as error:
+        message = f"sample {index} cannot be {done}: {described(error)}"
+        raise LoaderError(message, None) from error
