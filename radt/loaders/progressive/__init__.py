@@ -1,0 +1,1 @@
+"""Progressive resizing: small images and large batches first (`ProgressiveLoader`)."""

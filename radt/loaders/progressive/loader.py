@@ -1,0 +1,240 @@
+"""ProgressiveLoader: small images and large batches first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from radt.errors import LoaderError
+from radt.loaders.progressive.check import SizeCheck, check_sizes
+from radt.loaders.progressive.progress import Progress
+from radt.loaders.progressive.sampler import SizedBatchSampler, SizedSamples
+from radt.loaders.progressive.schedule import PlannedBatch, Schedule, Select, Strategy, chosen
+from radt.loaders.protocol import Loader
+from radt.loaders.series import LoaderSeries
+
+
+class ProgressiveLoader(Loader[Any]):
+    """Train on small images first; this changes training. Each sample grows from epoch to epoch.
+
+    A batch has as many pixels at every size: ``batch_size`` · (``size`` / its size)² samples. Use
+    `BatchScaledLR` so that the learning rate follows. The model must accept every size without
+    new parameters, as convolutional networks with global pooling do; `check` tries it. Validate
+    with a loader of your own at full size.
+
+    ``dataset[index]`` gives a raw sample, say a path and a label; ``transform(sample, size)``
+    makes of it what is trained. Both run in the workers, so that small images are also cheap to
+    load (`radt.loaders.images.open_at`, `radt.loaders.progressive.copies`). A resumed epoch has
+    the same samples at the same sizes; random numbers that ``transform`` draws are the workers'.
+
+    Several ranks: each gives its part of the same batches, at the same size; parts differ by one
+    sample at most.
+
+    In a run, ``loader.image_size`` and ``loader.batch_size`` are recorded, at most once a second.
+
+    Source: T. Robroek, *Resourceful Learning*, chapter 6.
+
+    Args:
+        dataset: Has ``len()`` and gives samples by index.
+        transform: Function of a sample and an edge in pixels.
+        batch_size: Samples in a batch at full size, of each rank.
+        size: Edge of the largest images in pixels, with which training ends.
+        min_size: Edge of the smallest, with which it begins.
+        step: Pixels between two sizes.
+        strategy: ``"mixed"``: an epoch has each sample once, at its own size. ``"exhaustive"``: an
+            epoch has only the samples of the smallest size that has any, and is shorter.
+        upgrade_rate: Share of all samples that moves up one size after each epoch: 0.25 reaches
+            320 from 128 in steps of 32 after 24 epochs.
+        select: ``"random"``, or ``"loss"``: samples with the smallest loss first (`report`).
+        seed: Of all random choices.
+        rank: Number of this process among those that train together, from 0.
+        world_size: How many there are.
+        num_workers: Processes that load; they live until `close`.
+        collate_fn: Makes a batch of a list of transformed samples.
+        **options: Further arguments of `torch.utils.data.DataLoader`: ``pin_memory``, say.
+
+    Raises:
+        LoaderError: The numbers do not fit together.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        transform: Callable[[Any, int], Any],
+        *,
+        batch_size: int,
+        size: int,
+        min_size: int,
+        step: int = 32,
+        strategy: str = "mixed",
+        upgrade_rate: float = 0.25,
+        select: str = "random",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+        **options: Any,
+    ) -> None:
+        self.schedule = Schedule(
+            *(size, min_size, step, batch_size, upgrade_rate),
+            strategy=chosen(Strategy, "strategy", strategy),
+            select=chosen(Select, "select", select),
+            seed=seed,
+            world_size=world_size,
+        )
+        self._samples = len(dataset)
+        self._progress = Progress(self.schedule, self._samples)
+        if not 0 <= rank < world_size:
+            raise LoaderError(f"expected a rank of 0 to {world_size - 1}, got {rank}")
+        if 0 < self._samples < world_size:
+            raise LoaderError(f"{self._samples} samples are too few for {world_size} ranks")
+        self._rank = rank
+        self._sized, self._collate = SizedSamples(dataset, transform), collate_fn
+        self._sampler = SizedBatchSampler(rank, world_size)
+        self._loader: DataLoader[Any] | None = DataLoader(
+            self._sized,
+            batch_sampler=self._sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            **{
+                "persistent_workers": num_workers > 0,
+                # Workers' seeds are drawn from it, and training's random numbers stay as they are.
+                "generator": torch.Generator().manual_seed(seed),
+                **options,
+            },
+        )
+        self._series = LoaderSeries()
+        self._epoch, self._given, self._begun = 0, 0, False
+        self._batches: Iterator[Any] | None = None
+        self._loop = 0
+        self._last: PlannedBatch | None = None
+
+    # Epochs and batches --------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._loader is None:
+            raise LoaderError("the loader is closed", "Use it within its `with` block")
+        if self._begun:  # the loop before was left
+            self.set_epoch(self._epoch + 1)
+        self._begun = True
+        self._loop = loop = self._loop + 1
+        rest = self._sampler.batches = self._progress.plan(self._epoch)[self._given :]
+        self._batches = iter(self._loader)  # not kept by this frame: `close` ends the workers
+        for batch in rest:
+            if self._batches is None or self._loop != loop:
+                raise LoaderError(
+                    "the loop over this loader cannot go on: the loader was closed, or another "
+                    "loop began",
+                    "Use a second loader for loops side by side",
+                )
+            loaded = next(self._batches)
+            self._given, self._last = self._given + 1, batch
+            samples = len(batch.part(self._rank, self.schedule.world_size))
+            self._series.record(image_size=batch.size, batch_size=samples)
+            yield loaded
+        self._batches = None
+        self.set_epoch(self._epoch + 1)
+
+    def __len__(self) -> int:
+        return len(self._progress.plan(self._epoch))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch of the next loop, from 0.
+
+        Raises:
+            LoaderError: With ``select="loss"``, samples have moved up in a later epoch already.
+        """
+        self._progress.check(epoch)
+        self._epoch, self._given, self._begun = epoch, 0, False
+
+    def close(self) -> None:
+        """End the workers. A second call does nothing."""
+        self._batches = self._loader = None
+
+    # Sizes ---------------------------------------------------------------------------------------
+
+    def sizes(self) -> np.ndarray:
+        """Return the edge in pixels at which each sample is in the current epoch, by index."""
+        steps = self._progress.steps(self._epoch).astype(np.int64)
+        return self.schedule.min_size + steps * self.schedule.step
+
+    def report(self, losses: torch.Tensor | Sequence[float]) -> None:
+        """Take the loss of each sample of the last batch, for ``select="loss"``.
+
+        Args:
+            losses: In the order of the batch: a loss with ``reduction="none"``.
+
+        Raises:
+            LoaderError: The loader does not choose by loss, there was no batch, or it has another
+                number of samples.
+        """
+        if self._last is None:
+            raise LoaderError("there was no batch yet to report losses of")
+        values = torch.as_tensor(losses).detach().reshape(-1).float().cpu().numpy()
+        self._progress.report(self._last.indices, values)
+
+    def check(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
+    ) -> list[SizeCheck]:
+        """Run a copy of the model forward and backward at every size, before training.
+
+        On a CPU with two samples; on a GPU with a full batch of each size, made of these two, to
+        measure its memory. The model, its buffers and its gradients stay as they are.
+
+        Args:
+            model: On the device where it will be trained.
+            loss: Function of the model and a batch on its device; without it, the sum of what the
+                model returns for the batch's first tensor.
+
+        Returns:
+            One result for each size, the smallest first.
+
+        Raises:
+            LoaderError: The model cannot take a size, or gets new parameters by it.
+        """
+        samples = [0, min(1, self._samples - 1)]
+        batches = (
+            (size, self._collate([self._sized[index, size] for index in samples]))
+            for size in self.schedule.sizes
+        )
+        return check_sizes(model, batches, self.schedule.batch_at, loss)
+
+    # State ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in JSON values; with ``select="loss"`` also each sample's size."""
+        position = {"epoch": self._epoch, "given": self._given, "options": self._options()}
+        return position | self._progress.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the last batch that the loader with this state gave.
+
+        Raises:
+            LoaderError: The state is of a loader with other data or options.
+        """
+        mine, other = self._options(), state.get("options")
+        if not isinstance(other, dict):
+            raise LoaderError("expected the state of a ProgressiveLoader, got something else")
+        differing = [name for name in mine if other.get(name) != mine[name]]
+        if differing:
+            values = ", ".join(f"{name}={other.get(name)!r}" for name in differing)
+            raise LoaderError(
+                f"the state is of a loader with {values}", "Make the loader with the same options"
+            )
+        self._progress.load_state_dict(state)
+        self._epoch, self._given, self._begun = int(state["epoch"]), int(state["given"]), False
+        self._last = None
+
+    def _options(self) -> dict[str, Any]:
+        """Return what the plan of an epoch depends on."""
+        options = dataclasses.asdict(self.schedule) | {"samples": self._samples}
+        # Plain text instead of members: `torch.load` refuses other classes.
+        return {name: getattr(value, "value", value) for name, value in options.items()}

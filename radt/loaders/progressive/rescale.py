@@ -1,0 +1,99 @@
+"""A learning rate that follows the size of each batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import torch
+
+from radt.errors import LoaderError
+from radt.loaders.progressive.schedule import chosen
+
+
+class Rule(StrEnum):
+    """How the learning rate grows with the batch."""
+
+    #: In proportion (equation 6.10 of the thesis): for SGD.
+    LINEAR = "linear"
+    #: With its root: for Adam and other optimisers that normalise gradients.
+    SQRT = "sqrt"
+
+
+class BatchScaledLR:
+    """Step an optimiser with its learning rates times the size of the batch over a base size.
+
+    Rates are changed for the step only. A scheduler, a log or a checkpoint sees those of
+    ``base_batch``, and nothing needs to be saved. Among several ranks, both numbers are of one
+    rank.
+
+    Args:
+        optimizer: Whose step is scaled.
+        base_batch: Samples in a batch for which its learning rates are meant.
+        rule: ``"linear"`` or ``"sqrt"``.
+
+    Raises:
+        LoaderError: ``base_batch`` is below 1, or the rule is unknown.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, base_batch: int, rule: str = "linear"
+    ) -> None:
+        if base_batch < 1:
+            raise LoaderError(f"expected a base_batch of 1 or more, got {base_batch}")
+        self.optimizer, self._base_batch = optimizer, base_batch
+        self._rule = chosen(Rule, "rule", rule)
+
+    def factor(self, samples: int) -> float:
+        """Return what learning rates are multiplied by for a batch of so many samples.
+
+        Raises:
+            LoaderError: The batch has no samples.
+        """
+        if samples < 1:
+            raise LoaderError(f"expected a batch of 1 sample or more, got {samples}")
+        ratio = samples / self._base_batch
+        return ratio if self._rule is Rule.LINEAR else math.sqrt(ratio)
+
+    def step(self, samples: int) -> None:
+        """Step the optimiser for a batch of so many samples.
+
+        Raises:
+            LoaderError: The batch has no samples.
+        """
+        with self.scaled(samples):
+            self.optimizer.step()
+
+    @contextmanager
+    def scaled(self, samples: int) -> Iterator[None]:
+        """Scale the learning rates within the block, for steps that somebody else makes.
+
+        With mixed precision: ``with scaled.scaled(len(images)): scaler.step(optimizer)``.
+
+        Raises:
+            LoaderError: The batch has no samples.
+        """
+        factor = self.factor(samples)
+        groups = self.optimizer.param_groups
+        before = [_copied(group["lr"]) for group in groups]
+        try:
+            for group in groups:
+                _set(group, group["lr"] * factor)
+            yield
+        finally:
+            for group, rate in zip(groups, before, strict=True):
+                _set(group, rate)
+
+
+def _copied(rate: float | torch.Tensor) -> float | torch.Tensor:
+    return rate.clone() if isinstance(rate, torch.Tensor) else rate
+
+
+def _set(group: dict[str, object], rate: float | torch.Tensor) -> None:
+    """A tensor stays the same object: captured graphs and compiled steps hold on to it."""
+    if isinstance(held := group["lr"], torch.Tensor):
+        held.copy_(torch.as_tensor(rate))
+    else:
+        group["lr"] = rate
