@@ -1,0 +1,1 @@
+"""Benchmarks of radt.loaders: one module a target, each with ``measure``."""

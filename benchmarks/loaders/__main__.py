@@ -1,0 +1,66 @@
+"""Benchmarks of loaders, with the target beside each ratio.
+
+    python -m benchmarks.loaders [--only sharing handover] [--rounds 5] [--seconds 5]
+        [--peer PYTHON] [--write docs/measurements.md]
+
+``--peer`` names an interpreter with torch, pillow and tensorsocket 0.0.5 (``pip install`` them in
+an environment of their own); without it the peer is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.document import replace_section, section
+from benchmarks.loaders import handover, sharing
+from benchmarks.results import Findings, bar_table
+from benchmarks.timing import Load
+
+HEADING = "## Shared loading"
+_SETTING = (
+    "PyTorch 2.13, no GPU. Own loaders and the shared one have the same number of worker processes "
+    "in all. Each process reads a thousandth of each batch."
+)
+
+Measure = Callable[[argparse.Namespace], Findings]
+#: A target of a loader: its line here, and a module with ``measure``.
+PARTS: dict[str, Measure] = {
+    "sharing": lambda chosen: sharing.measure(chosen.rounds, chosen.seconds, chosen.peer),
+    "handover": lambda chosen: handover.measure(chosen.rounds, chosen.seconds),
+}
+
+
+def main() -> int:
+    """Run the parts; return 1 if a target is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.loaders", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter with tensorsocket 0.0.5")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section on loaders")
+    options = parser.parse_args()
+    load, found = Load(), Findings()
+    for name in options.only:
+        part = PARTS[name](options)
+        load.look()
+        for table in part.tables:
+            print(f"\n{table.plain()}", flush=True)
+        found.tables += part.tables
+        found.bars += part.bars
+    found.tables.append(bar_table(found.bars))
+    print(f"\n{found.tables[-1].plain()}\n\n{load}")
+    if options.write is not None:
+        command = f"python -m benchmarks.loaders --rounds {options.rounds}"
+        command += " --peer PYTHON" * (options.peer is not None)
+        text = section(HEADING, command, load, found.tables, _SETTING)
+        replace_section(options.write, text)
+    return int(not all(bar.held for bar in found.bars))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

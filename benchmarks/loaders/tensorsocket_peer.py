@@ -1,0 +1,42 @@
+"""tensorsocket 0.0.5 in an environment of its own, by its README's example.
+
+python -m benchmarks.loaders.tensorsocket_peer producer FOLDER WORKERS CHUNK
+python -m benchmarks.loaders.tensorsocket_peer consumer
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from benchmarks.loaders import data
+from benchmarks.loaders.processes import report
+
+
+def produce(folder: str, workers: int, chunk: int) -> None:
+    """Load for all consumers until killed."""
+    from tensorsocket import TensorProducer
+
+    producer = TensorProducer(data.decoding(folder, workers), producer_batch_size=chunk)
+    while True:
+        for _ in producer:
+            pass
+
+
+def consume() -> None:
+    """Take batches until standard input is closed."""
+    from tensorsocket import TensorConsumer
+
+    for _, batch in TensorConsumer(batch_size=data.BATCH):
+        images = batch[0] if isinstance(batch, tuple | list) else batch
+        if report(data.look_at(images)):
+            break
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1] == "producer":
+        produce(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        consume()
