@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class Jpegs(Dataset[Tensor]):
 
 def decoding(folder: str, workers: int) -> DataLoader[Any]:
     """Return a loader that is bound by decoding."""
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
     generator = torch.Generator().manual_seed(0)
     return DataLoader(Jpegs(folder), BATCH, shuffle=True, generator=generator, num_workers=workers)
 

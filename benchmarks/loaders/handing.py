@@ -26,7 +26,7 @@ def consume(way: str, connection: Connection, queue: Any) -> None:
     """Take batches until there is None."""
     torch.set_num_threads(1)
     if way != PIPE:
-        mp.set_sharing_strategy(way)
+        mp.set_sharing_strategy(way)  # type: ignore[no-untyped-call]
     while True:
         batch = connection.recv() if way == PIPE else queue.get()
         if batch is None:
@@ -38,7 +38,7 @@ def consume(way: str, connection: Connection, queue: Any) -> None:
 
 def shared_copy(batch: Tensor) -> Tensor:
     """Return a copy in shared memory: one copy, as a worker's collate makes it."""
-    storage = torch.UntypedStorage._new_shared(batch.nbytes)  # noqa: SLF001
+    storage = torch.UntypedStorage._new_shared(batch.nbytes)  # type: ignore[no-untyped-call]  # noqa: SLF001
     return torch.empty(0, dtype=batch.dtype).set_(storage).view(batch.shape).copy_(batch)
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     torch.set_num_threads(1)
     way, count = sys.argv[1], int(sys.argv[2])
     if way != PIPE:
-        mp.set_sharing_strategy(way)
+        mp.set_sharing_strategy(way)  # type: ignore[no-untyped-call]
     context = mp.get_context("spawn")
     ends, queues, consumers = [], [], []
     for _ in range(count):

@@ -172,8 +172,9 @@ def _cpu_s(pids: Sequence[int]) -> float:
                 continue
             parents[int(entry.name)] = int(fields[1])
             used[int(entry.name)] = int(fields[11]) + int(fields[12])
-    counted, found = set(pids), True
+    counted: set[int] = set()
+    found = set(pids)
     while found:
-        found = {pid for pid, parent in parents.items() if parent in counted} - counted
         counted |= found
+        found = {pid for pid, parent in parents.items() if parent in counted} - counted
     return sum(used.get(pid, 0) for pid in counted) / _TICKS

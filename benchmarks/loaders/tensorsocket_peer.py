@@ -6,6 +6,7 @@ python -m benchmarks.loaders.tensorsocket_peer consumer
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import torch
@@ -16,7 +17,7 @@ from benchmarks.loaders.processes import report
 
 def produce(folder: str, workers: int, chunk: int) -> None:
     """Load for all consumers until killed."""
-    from tensorsocket import TensorProducer
+    TensorProducer = importlib.import_module("tensorsocket").TensorProducer  # noqa: N806
 
     producer = TensorProducer(data.decoding(folder, workers), producer_batch_size=chunk)
     while True:
@@ -26,7 +27,7 @@ def produce(folder: str, workers: int, chunk: int) -> None:
 
 def consume() -> None:
     """Take batches until standard input is closed."""
-    from tensorsocket import TensorConsumer
+    TensorConsumer = importlib.import_module("tensorsocket").TensorConsumer  # noqa: N806
 
     for _, batch in TensorConsumer(batch_size=data.BATCH):
         images = batch[0] if isinstance(batch, tuple | list) else batch

@@ -68,14 +68,14 @@ def _convolution(
 
 
 class _Scaled(nn.Module):
-    """Bytes of every ``stride``-th pixel as numbers around 0."""
+    """Bytes of every ``stride``-th pixel as numbers from -2 to 2."""
 
     def __init__(self, stride: int = 1) -> None:
         super().__init__()
         self.stride = stride
 
     def forward(self, images: Tensor) -> Tensor:
-        return images[:, :, :: self.stride, :: self.stride].float() / 255 - 0.5
+        return (images[:, :, :: self.stride, :: self.stride].float() - 128) / 64
 
 
 class _Block(nn.Module):

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ class Size:
     workers: int
 
 
-SIZES = {"tiny": Size(96, 32, 1), "small": Size(1_536, 64, 4), "large": Size(10_240, 128, 8)}
+SIZES = {"tiny": Size(96, 32, 1), "small": Size(1_024, 64, 4), "large": Size(10_240, 128, 8)}
 
 
 def write_images(count: int) -> Path:
@@ -112,6 +113,7 @@ class Jpegs(Dataset[tuple[Tensor, int, int]]):
 
 def make_loader(size: str = "small", workers: int | None = None) -> DataLoader[Any]:
     """Return the loader: that of one process, or the one that a server shares out."""
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
     images, batch = SIZES[size].images, SIZES[size].batch
     count = SIZES[size].workers if workers is None else workers
     return DataLoader(
@@ -169,7 +171,7 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = network(args).to(device)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
     with radt.Run() as run, opened(args) as loader:
         run.log_param("device", str(device))
