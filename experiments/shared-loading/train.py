@@ -129,6 +129,7 @@ def make_loader(size: str = "small", workers: int | None = None) -> DataLoader[A
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
     """Give the loader of the arm."""
+    time.sleep(args.start_after)
     if args.loader == "own":
         yield make_loader(args.size, args.workers)
         return
@@ -176,9 +177,11 @@ def train(args: argparse.Namespace) -> None:
     with radt.Run() as run, opened(args) as loader:
         run.log_param("device", str(device))
         for epoch in run.epochs(args.epochs):
-            seen = Seen(set())
+            seen, number = Seen(set()), epoch
             for images, labels, numbers in run.batches(loader):
                 seen.add(numbers)
+                if isinstance(loader, SharedLoader):
+                    number = loader.epoch + 1  # for who came late it is not the first one
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     scores = model(images.to(device, non_blocking=True))
                 loss = functional.cross_entropy(scores.float(), labels.to(device))
@@ -191,7 +194,7 @@ def train(args: argparse.Namespace) -> None:
                 if step == args.die_at:
                     os.kill(os.getpid(), signal.SIGKILL)
             for name, value in seen.metrics(SIZES[args.size].images).items():
-                run.log_metric(name, value, epoch)
+                run.log_metric(name, value, number)
             print(f"epoch {epoch}/{args.epochs}  loss {loss.item():.3f}", flush=True)
 
 
@@ -213,7 +216,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", type=int, help="processes of an own loader")
     made.add_argument("--network", choices=["light", "heavy"], default="light")
     made.add_argument("--epochs", type=int, default=3)
-    made.add_argument("--join", choices=["epoch", "window", "now"], default="epoch")
+    made.add_argument("--join", choices=["epoch", "window", "now"], default="window")
     made.add_argument("--start-after", type=float, default=0, help="seconds, for a late joiner")
     made.add_argument("--killed-at", type=int, default=0, help="step at which SIGKILL ends it")
     made.add_argument("--die-at", type=int, default=0, help=argparse.SUPPRESS)
@@ -225,7 +228,6 @@ def main() -> None:
     """Run the arm that the options name."""
     args = parser().parse_args()
     write_images(SIZES[args.size].images)
-    time.sleep(args.start_after)
     if args.killed_at:
         train_and_die(args)
     else:
