@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("import_time", "log_metric", "storage", "listeners", "launch")
+BENCHMARKS = ("import_time", "log_metric", "storage", "listeners", "launch", "loaders")
 
 
 def main() -> int:

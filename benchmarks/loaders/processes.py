@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 #: By then loaders have filled their queues, and all processes run.
 WARM_BATCHES = 12
+#: A window has so many at least, however slow the machine is.
+LEAST_BATCHES = 8
 _TICKS = os.sysconf("SC_CLK_TCK")
 _POLL_S = 0.02
 
@@ -133,7 +135,7 @@ def window(
 
     Args:
         commands: One for each process.
-        seconds: Length of the window.
+        seconds: Length of the window; it is longer where batches are few.
         limit_s: How long they may take until they are warm.
         server: Command of a process that takes no batches itself; its CPU time counts.
 
@@ -150,8 +152,14 @@ def window(
                 raise TooSlow(f"{least} batches in {limit_s:.0f} s")
             time.sleep(_POLL_S)
         pids += [taker.process.pid for taker in takers]
+        counts = [len(taker.times) for taker in takers]
         began_s, before_s = time.monotonic(), _cpu_s(pids)
         time.sleep(seconds)
+        while any(
+            len(taker.times) < count + LEAST_BATCHES
+            for taker, count in zip(takers, counts, strict=True)
+        ):
+            time.sleep(_POLL_S)
         ended_s, after_s = time.monotonic(), _cpu_s(pids)
     rates = tuple(taker.rate(began_s, ended_s) for taker in takers)
     shortest = min(len(taker.values) for taker in takers)
