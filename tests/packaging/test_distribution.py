@@ -148,6 +148,7 @@ _NOT_IN_BASE = (
     *("sklearn", "tensorboard", "torch", "wandb"),
 )
 _IMPORTED_WITH_THEIR_PACKAGES = ("radt.importers.tensorboard", "radt.importers.wandb")
+_PACKAGES_FOR_OTHERS = ("radt.integrations.", "radt.loaders.")
 _BASE = """
 import importlib, pathlib, sys
 sys.modules |= dict.fromkeys(sys.argv[1].split(","))
@@ -173,7 +174,7 @@ def test_a_base_installation_has_all_that_radt_and_mlflows_client_need(tmp_path:
     modules = {
         name
         for name in modules - set(_IMPORTED_WITH_THEIR_PACKAGES)
-        if not name.startswith("radt.integrations.")
+        if not name.startswith(_PACKAGES_FOR_OTHERS)
     }
     done = subprocess.run(
         [sys.executable, "-c", _BASE, ",".join(_NOT_IN_BASE), *sorted(modules)],
