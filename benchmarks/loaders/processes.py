@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -117,11 +118,11 @@ def _server(command: Sequence[str] | None) -> Iterator[list[int]]:
     if command is None:
         yield []
         return
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:
         yield [process.pid]
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGKILL)  # its workers, too
         process.wait()
 
 

@@ -95,7 +95,7 @@ def _peer(python: str, folder: str, seconds: float) -> Table:
     table = Table(
         f"tensorsocket 0.0.5, {CONSUMERS} consumers, the same data and workers",
         ("batches in a chunk", "samples/s, all"),
-        note="On a CPU it pickles each chunk for each consumer; it is made for CUDA.",
+        note="One window each. On a CPU it pickles chunks; it is made for CUDA.",
     )
     script = [python, "-m", "benchmarks.loaders.tensorsocket_peer"]
     for chunk in (8, 2, 1):

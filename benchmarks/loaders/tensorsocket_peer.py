@@ -8,18 +8,34 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from benchmarks.loaders import data
 from benchmarks.loaders.processes import report
+
+
+class _Tuples:
+    """Batches as tuples, which it expects."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return ((batch,) for batch in self._loader)
 
 
 def produce(folder: str, workers: int, chunk: int) -> None:
     """Load for all consumers until killed."""
     TensorProducer = importlib.import_module("tensorsocket").TensorProducer  # noqa: N806
 
-    producer = TensorProducer(data.decoding(folder, workers), producer_batch_size=chunk)
+    producer = TensorProducer(_Tuples(data.decoding(folder, workers)), producer_batch_size=chunk)
     while True:
         for _ in producer:
             pass
@@ -29,8 +45,8 @@ def consume() -> None:
     """Take batches until standard input is closed."""
     TensorConsumer = importlib.import_module("tensorsocket").TensorConsumer  # noqa: N806
 
-    for _, batch in TensorConsumer(batch_size=data.BATCH):
-        images = batch[0] if isinstance(batch, tuple | list) else batch
+    for batch in TensorConsumer(batch_size=data.BATCH):
+        images = next(part for part in batch if isinstance(part, torch.Tensor))
         if report(data.look_at(images)):
             break
 
