@@ -264,6 +264,34 @@ def test_nothing_is_left() -> None:
     assert not list(runtime.iterdir())
 
 
+def test_a_service_that_comes_late_takes_over_from_the_server_of_a_consumer() -> None:
+    name = name_of_its_own()
+    own = shared(40, 1, name=name)
+    first, batches = server_of(own), iter(own)
+    other = Taker(shared(40, 1, name=name))
+    other.start()
+    taken = [next(batches)[1].tolist() for _ in range(5)]
+    service = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "radt.loaders.serve"),
+            *("tests.support.shared_loading:make_planned", "--name", name),
+            *("--arguments", '{"samples": 40, "batch_size": 1}'),
+        ],
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        wait_until(lambda: not alive(first), "the end of the consumer's server")
+        taken += [batch[1].tolist() for batch in batches]
+        assert server_of(own) == service.pid
+        assert taken == expected(40, 1)
+        assert other.result() == [expected(40, 1)]
+    finally:
+        own.close()
+        service.terminate()
+        code = service.wait()
+    assert code == 0
+
+
 def test_a_service_is_there_before_its_consumers_and_ends_when_it_is_told() -> None:
     name = name_of_its_own()
     place = "tests.support.shared_loading:make_planned"
@@ -283,7 +311,7 @@ def test_a_service_is_there_before_its_consumers_and_ends_when_it_is_told() -> N
             check=False,
         )
         assert second.returncode == 1
-        assert "has a server already" in second.stderr
+        assert "has a service already" in second.stderr
         for _ in range(2):
             with shared(9, 2, name=name) as loader:
                 loader.set_epoch(0)

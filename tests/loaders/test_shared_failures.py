@@ -24,6 +24,7 @@ from tests.support.shared_loading import (
     make_huge,
     make_nothing,
     make_planned,
+    message_waits,
     name_of_its_own,
     server_of,
     shared,
@@ -222,6 +223,8 @@ def test_consumers_of_a_killed_server_say_where_they_were(taken: int) -> None:
         batches = iter(loader)
         for _ in range(taken):
             next(batches)
+        if taken == 10:
+            wait_until(lambda: message_waits(loader), "the end of the epoch")
         server = psutil.Process(server_of(loader))
         server.kill()
         wait_until(lambda: not alive(server.pid), "its end")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -168,6 +169,12 @@ def flat(batches: Indices) -> list[int]:
 def server_of(loader: SharedLoader) -> int:
     assert loader._session is not None
     return loader._session.server_pid
+
+
+def message_waits(loader: SharedLoader) -> bool:
+    """Whether the server has sent something that the consumer has not read."""
+    assert loader._session is not None
+    return bool(select.select([loader._session._connection], [], [], 0)[0])
 
 
 class Taker(threading.Thread):

@@ -12,7 +12,7 @@ from radt.loaders.protocol import Loader
 from radt.loaders.series import LoaderSeries
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import Ask, Join
-from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.options import DEFAULT_LINGER_S, ServerOptions
 from radt.loaders.shared.rebatch import Pieces
 from radt.loaders.shared.session import Begin, End, Given, Moved, Session
 from radt.run.notices import warn_once
@@ -107,7 +107,7 @@ class SharedLoader(Loader[Any]):
         window_bytes: int = _DEFAULT_WINDOW_BYTES,
         transform: Callable[[Any], Any] | None = None,
         mutable: bool = True,
-        linger_s: float = 5.0,
+        linger_s: float = DEFAULT_LINGER_S,
         stall_warning_s: float = 30.0,
         stall_timeout_s: float | None = None,
         restart: bool = False,
@@ -231,11 +231,15 @@ class SharedLoader(Loader[Any]):
         return _Epoch(self, self._loop)
 
     def close(self) -> None:
-        """Leave the server; batches that are still used stay as they are."""
+        """Leave the server; batches that are still used stay as they are.
+
+        Waits a moment for the end of a server that this process started and nobody else uses.
+        """
         session, self._session = self._session, None
         self._under_way = False
         if session is not None and os.getpid() == self._process:
             session.close()
+            session.wait_for_own_server()
 
     # An epoch -------------------------------------------------------------------------------------
 

@@ -13,6 +13,10 @@ from radt.home import HOME_VARIABLE, runtime_dir
 _SCOPE_VARIABLES = (HOME_VARIABLE, "RADT_EXPERIMENT", "RADT_WORKLOAD")
 
 
+#: Long enough for the consumer that starts a server to connect.
+DEFAULT_LINGER_S = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Options of a server: those of the consumer that starts it.
@@ -28,7 +32,7 @@ class ServerOptions:
     name: str
     buffer: int = 2
     window_bytes: int = 0
-    linger_s: float | None = 5.0
+    linger_s: float | None = DEFAULT_LINGER_S
     stall_timeout_s: float | None = None
 
     def scoped_name(self) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import closing, suppress
 
 from radt.errors import LoaderError, RadtError
 from radt.loaders import wire
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.options import ServerOptions
 from radt.loaders.shared.server import Server
+
+#: A server that ends gives its name back before its connections, or this soon after.
+_RETRY_S = 0.01
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,20 +29,49 @@ def main(argv: Sequence[str] | None = None) -> int:
             factory = Factory.from_json(given["factory"])
             options = ServerOptions(**given["options"])
             listening = wire.inherited_listener(chosen.listener)
+            is_service = False
         else:
             factory = Factory.named(chosen.factory, _arguments(chosen.arguments))
             options = _options(chosen)
-            found = wire.listener(options.scoped_name())
-            if found is None:
-                raise LoaderError(
-                    f"the shared loader {chosen.name!r} has a server already",
-                    "Start the service before its consumers, or choose another name",
-                )
-            listening = found
-        return Server(factory, options, listening).run()
+            listening = _listening(factory, options)
+            is_service = True
+        return Server(factory, options, listening, is_service=is_service).run()
     except RadtError as error:
         sys.stderr.write(f"radt: {error}\n")
         return error.exit_code
+
+
+def _listening(factory: Factory, options: ServerOptions) -> socket.socket:
+    """Return the socket of the loader's name, from the server that a consumer started if need be.
+
+    Raises:
+        LoaderError: Another service has it, or a server of another factory.
+    """
+    name = options.scoped_name()
+    while True:
+        if (found := wire.listener(name)) is not None:
+            return found
+        if (connection := wire.connect(name)) is not None:
+            with closing(connection), suppress(wire.Closed):  # it has just ended: once more
+                connection.send({"replace": factory.to_json()})
+                answer = connection.receive()
+                assert answer is not None
+                if answer.descriptor >= 0:
+                    return wire.inherited_listener(answer.descriptor)
+                raise _refused(options.name, factory, answer.json["refused"])
+        time.sleep(_RETRY_S)
+
+
+def _refused(name: str, factory: Factory, other: wire.Json | None) -> LoaderError:
+    if other is None:
+        return LoaderError(
+            f"the shared loader {name!r} has a service already", "Choose another name for this one"
+        )
+    return LoaderError(
+        f"the shared loader {name!r} is served by {Factory.from_json(other)}, and this service "
+        f"is for {factory}",
+        "Give the service and the scripts the same factory and arguments",
+    )
 
 
 def _parser() -> ArgumentParser:

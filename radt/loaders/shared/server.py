@@ -16,6 +16,7 @@ process when nobody is left. Both share the state of this class under one lock.
                                           ◀──   end, with the next epoch's random state
     bye  (its script keeps batches)       ──▶
     {"waiting": seconds, ...}             ──▶   because: who or what it waits for
+    {"replace": factory}  (a service)     ──▶   the listening socket; all others are moved
                                           ◀──   failed, evicted, moved: the last message
 """
 
@@ -71,10 +72,19 @@ class Server:
         factory: Makes the loader.
         options: See there.
         listening: The socket that consumers connect to.
+        is_service: It was not started by a consumer, and is not replaced by another service.
     """
 
-    def __init__(self, factory: Factory, options: ServerOptions, listening: socket.socket) -> None:
+    def __init__(
+        self,
+        factory: Factory,
+        options: ServerOptions,
+        listening: socket.socket,
+        *,
+        is_service: bool,
+    ) -> None:
         self._factory, self._options, self._listening = factory, options, listening
+        self._is_service = is_service
         self._listening.setblocking(False)
         self._changed = threading.Condition()
         self._connections: dict[int, wire.Connection] = {}
@@ -94,7 +104,7 @@ class Server:
         #: Whether somebody who is gone still uses slots of the arena, which must not be filled.
         self._retired = False
         self._loading_since: float | None = None
-        self._ready = self._ending = self._failed = self._terminated = False
+        self._ready = self._ending = self._failed = self._terminated = self._replaced = False
         self._return_deadline = 0.0
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
@@ -330,6 +340,9 @@ class Server:
                             return self._end_process()
                     else:
                         self._receive(key.data)
+                if self._replaced:
+                    self._move()
+                    return self._end_process()
         self._listening.close()  # a consumer that comes now starts another server
         return self._end_process()
 
@@ -397,6 +410,8 @@ class Server:
                 self._ring.drop(number, after=taken)
             case {"bye": True}:
                 self._retired = True
+            case {"replace": factory}:
+                self._hand_over(number, Factory.from_json(factory))
             case {"waiting": waited_s, "taken": taken}:
                 member = self._members.by_number[number]
                 member.starved = taken == member.sent  # else a batch is on its way
@@ -414,6 +429,18 @@ class Server:
         self._send(member, {"welcome": os.getpid(), "buffer": self._options.buffer})
         for message in self._announced:
             self._send(member, message)
+
+    def _hand_over(self, number: int, factory: Factory) -> None:
+        """Give a service the socket that consumers connect to; they follow it."""
+        connection = self._connections[number]
+        if not factory.same_as(self._factory):
+            connection.send({"refused": self._factory.to_json()})
+        elif self._is_service:
+            connection.send({"refused": None})
+        else:
+            connection.send({"replaced": True}, self._listening.fileno())
+            self._replaced = True
+        self._remove(number)
 
     def _join(self, member: Member) -> None:
         """Let a consumer into the epoch under way, if it may."""

@@ -35,6 +35,8 @@ _KEPT = frozenset({HOME_VARIABLE, RUNTIME_VARIABLE, "RADT_EXPERIMENT", "RADT_WOR
 _STARVED_S = 1.0
 #: A server that says nothing for this long when it is asked what it does is stopped or hangs.
 _ANSWER_S = 10.0
+#: A server ends within this time when nobody is left, whatever its loader is at.
+_END_S = 3.0
 #: A server that has just ended gives its name back before its connections; else this soon.
 _RETRY_S = 0.01
 _TRIES = 500
@@ -120,13 +122,14 @@ class Session:
         self.rows: int | None = None
         self._ready = False
         self.server_pid = 0
+        self._own_server: threading.Thread | None = None
         self._connection = self._connected()
 
     def _connected(self) -> wire.Connection:
         name = self._options.scoped_name()
         for _ in range(_TRIES):
             if (listening := wire.listener(name)) is not None:
-                _start_server(self._factory, self._options, listening)
+                self._own_server = _start_server(self._factory, self._options, listening)
             connection = wire.connect(name)
             if connection is not None:
                 self._connection = connection
@@ -319,9 +322,21 @@ class Session:
             self._send({"bye": True})
         self._connection.close()
 
+    def wait_for_own_server(self) -> None:
+        """Wait for the end of a server that this process started, if nobody else uses it.
 
-def _start_server(factory: Factory, options: ServerOptions, listening: socket.socket) -> None:
-    """Start a server that takes over a listening socket."""
+        radt ends what a run leaves behind, and says so.
+        """
+        linger_s = self._options.linger_s
+        if self._own_server is None or self.members > 1 or linger_s is None or linger_s > _END_S:
+            return
+        self._own_server.join(linger_s + _END_S)
+
+
+def _start_server(
+    factory: Factory, options: ServerOptions, listening: socket.socket
+) -> threading.Thread:
+    """Start a server that takes over a listening socket; return a thread that ends with it."""
     where = f"{factory.file}:{factory.function}"
     command = [sys.executable, "-P", "-m", "radt.loaders.serve", where, "--name", options.name]
     read_end, write_end = os.pipe()
@@ -347,7 +362,9 @@ def _start_server(factory: Factory, options: ServerOptions, listening: socket.so
         os.close(write_end)
         listening.close()
     # Somebody has to take note of its end.
-    threading.Thread(target=process.wait, name="radt-loader-server", daemon=True).start()
+    thread = threading.Thread(target=process.wait, name="radt-loader-server", daemon=True)
+    thread.start()
+    return thread
 
 
 def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
