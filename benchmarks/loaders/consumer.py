@@ -20,11 +20,11 @@ def main() -> None:
     torch.set_num_threads(1)
     kind, *rest = sys.argv[1:]
     if kind == "own":
-        folder, workers = rest
-        take(data.decoding(folder, int(workers)))
+        folder, workers, pixels = rest
+        take(data.decoding(folder, int(workers), pixels))
     elif kind == "shared":
-        name, folder, workers = rest
-        arguments = {"folder": folder, "workers": int(workers)}
+        name, folder, workers, pixels = rest
+        arguments = {"folder": folder, "workers": int(workers), "pixels": pixels}
         with SharedLoader(
             data.decoding, name=name, arguments=arguments, linger_s=_LINGER_S
         ) as loader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,19 @@ def write_images(folder: Path) -> None:
         Image.fromarray(image).save(folder / f"{number}.jpg", quality=85)
 
 
-class Jpegs(Dataset[Tensor]):
-    """A random crop of 224×224 pixels of each, as float32."""
+class Pixels(StrEnum):
+    """What a batch has for each pixel and colour."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    #: The training converts them where it trains.
+    BYTES = "bytes"
+    FLOATS = "float32"
+
+
+class Jpegs(Dataset[Tensor]):
+    """A random crop of 224×224 pixels of each."""
+
+    def __init__(self, folder: str, pixels: Pixels) -> None:
+        self._folder, self._pixels = Path(folder), pixels
 
     def __len__(self) -> int:
         return _SAMPLES
@@ -47,14 +56,16 @@ class Jpegs(Dataset[Tensor]):
         top, left = chance.integers(0, STORED_PX - TRAINED_PX + 1, 2)
         with Image.open(self._folder / f"{number % _KEPT}.jpg") as image:
             pixels = np.asarray(image)[top : top + TRAINED_PX, left : left + TRAINED_PX]
-        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255)
+        crop = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+        return crop if self._pixels is Pixels.BYTES else crop.float().div_(255)
 
 
-def decoding(folder: str, workers: int) -> DataLoader[Any]:
+def decoding(folder: str, workers: int, pixels: str) -> DataLoader[Any]:
     """Return a loader that is bound by decoding."""
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
     generator = torch.Generator().manual_seed(0)
-    return DataLoader(Jpegs(folder), BATCH, shuffle=True, generator=generator, num_workers=workers)
+    images = Jpegs(folder, Pixels(pixels))
+    return DataLoader(images, BATCH, shuffle=True, generator=generator, num_workers=workers)
 
 
 class Ready:

@@ -30,24 +30,35 @@ def measure(rounds: int, seconds: float, peer: str | None) -> Findings:
     """
     with tempfile.TemporaryDirectory(prefix="bench-jpegs-") as folder:
         data.write_images(Path(folder))
-        arms = {
-            _ALONE: [[*_CONSUMER, "own", folder, str(WORKERS)]],
-            _OWN: [[*_CONSUMER, "own", folder, str(WORKERS // CONSUMERS)]] * CONSUMERS,
-            _SHARED: [[*_CONSUMER, "shared", "bench", folder, str(WORKERS)]] * CONSUMERS,
-        }
-        found: dict[str, list[Window]] = {arm: [] for arm in arms}
-        for _ in range(rounds):
-            for arm, commands in arms.items():
-                found[arm].append(window(commands, seconds))
-        findings = Findings([_table(found, rounds)], _bars(found))
+        findings = Findings()
+        for pixels in data.Pixels:
+            found = _rounds(rounds, seconds, folder, pixels)
+            findings.tables.append(_table(found, rounds, pixels))
+            findings.bars.extend(_bars(found, pixels))
         if peer is not None:
             findings.tables.append(_peer(peer, folder, seconds))
     return findings
 
 
-def _table(found: dict[str, list[Window]], rounds: int) -> Table:
+def _rounds(
+    rounds: int, seconds: float, folder: str, pixels: data.Pixels
+) -> dict[str, list[Window]]:
+    each, all_of_them = str(WORKERS // CONSUMERS), str(WORKERS)
+    arms = {
+        _ALONE: [[*_CONSUMER, "own", folder, all_of_them, pixels]],
+        _OWN: [[*_CONSUMER, "own", folder, each, pixels]] * CONSUMERS,
+        _SHARED: [[*_CONSUMER, "shared", "bench", folder, all_of_them, pixels]] * CONSUMERS,
+    }
+    found: dict[str, list[Window]] = {arm: [] for arm in arms}
+    for _ in range(rounds):
+        for arm, commands in arms.items():
+            found[arm].append(window(commands, seconds))
+    return found
+
+
+def _table(found: dict[str, list[Window]], rounds: int, pixels: data.Pixels) -> Table:
     table = Table(
-        f"Decoding JPEGs, {WORKERS} workers in all",
+        f"Decoding JPEGs into {pixels}, {WORKERS} workers in all",
         ("way", "samples/s, all", "slowest one", "CPU ms a sample", "same batches"),
         note=f"Medians of {rounds} rounds in turns. CPU time of all processes while one consumer "
         "gets a sample. The shuffle's seed is the same everywhere.",
@@ -65,15 +76,19 @@ def _table(found: dict[str, list[Window]], rounds: int) -> Table:
     return table
 
 
-def _bars(found: dict[str, list[Window]]) -> list[Bar]:
+def _bars(found: dict[str, list[Window]], pixels: data.Pixels) -> list[Bar]:
     alone, own, shared = found[_ALONE], found[_OWN], found[_SHARED]
     against_own = [s.total / o.total for s, o in zip(shared, own, strict=True)]
     against_alone = [min(s.rates) / a.total for s, a in zip(shared, alone, strict=True)]
     return [
-        _bar("shared, against own loaders: samples/s of all", against_own, _TARGET_AGAINST_OWN),
-        _bar("slowest that shares, against one alone", against_alone, _TARGET_AGAINST_ALONE),
+        _bar(f"{pixels}: all that share, against own loaders", against_own, _TARGET_AGAINST_OWN),
+        _bar(
+            f"{pixels}: slowest that shares, against one alone",
+            against_alone,
+            _TARGET_AGAINST_ALONE,
+        ),
         Bar(
-            "all that share get the same batches",
+            f"{pixels}: all that share get the same batches",
             "yes" if all(one.same for one in shared) else "no",
             all(one.same for one in shared),
         ),

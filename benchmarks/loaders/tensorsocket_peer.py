@@ -35,7 +35,8 @@ def produce(folder: str, workers: int, chunk: int) -> None:
     """Load for all consumers until killed."""
     TensorProducer = importlib.import_module("tensorsocket").TensorProducer  # noqa: N806
 
-    producer = TensorProducer(_Tuples(data.decoding(folder, workers)), producer_batch_size=chunk)
+    batches = _Tuples(data.decoding(folder, workers, data.Pixels.FLOATS))
+    producer = TensorProducer(batches, producer_batch_size=chunk)
     while True:
         for _ in producer:
             pass
