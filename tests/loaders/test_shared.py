@@ -27,6 +27,7 @@ from tests.support.shared_loading import (
     flat,
     make_growing,
     make_random,
+    message_waits,
     name_of_its_own,
     server_of,
     shared,
@@ -121,6 +122,16 @@ def test_a_consumer_is_ahead_of_another_by_no_more_than_the_buffer() -> None:
             fast.wait_for(min(40, given_already + 1 + buffer))
         assert next(slow_batches, None) is None
         fast.result()
+
+
+def test_the_loop_after_one_that_was_left_at_its_end_is_the_next_epoch() -> None:
+    with shared(10, 2, buffer=3) as loader:
+        for epoch, count in enumerate((5, 4, 5, 3)):
+            batches = iter(loader)
+            for order in expected(10, 2, epoch)[:count]:
+                assert next(batches)[1].tolist() == order
+            # Left with what is unread: the rest, which fits into the buffer, and the end.
+            wait_until(lambda: message_waits(loader), "the server's next message")
 
 
 def test_own_transform_and_own_writes_are_nobody_elses() -> None:

@@ -308,11 +308,11 @@ class SharedLoader(Loader[Any]):
             except Moved as moved:
                 session = self._moved(moved)
                 continue
-            if isinstance(event, Begin | End):
+            if isinstance(event, Begin):
                 return event
-            if self._begun:
-                return session.given(event)
-            # Of an epoch that was left: the server has released it.
+            if not self._begun:
+                continue  # of an epoch that was left: the server has released it
+            return event if isinstance(event, End) else session.given(event)
 
     def _ask(self, session: Session) -> None:
         position = self._position
