@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.support.shared_loading import (
     server_of,
     shared,
 )
-from tests.support.waiting import alive, stands_still, wait_until
+from tests.support.waiting import TIMEOUT_S, alive, stands_still, wait_until
 
 
 def failing(*arguments: Any, **options: Any) -> tuple[list[Any], LoaderError]:
@@ -140,6 +141,22 @@ def test_a_script_that_changed_meanwhile_is_refused(
         with pytest.raises(LoaderError, match="whose file has changed since"):
             SharedLoader(my_pictures.make, name="pictures")
     sys.modules.pop("my_pictures")
+
+
+def test_a_script_that_its_server_cannot_import_without_training_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from radt.loaders import SharedLoader\n"
+        "def make():\n    return [1, 2]\n"
+        "with SharedLoader(make, name='unguarded', linger_s=0.1) as loader:\n"
+        "    print(list(loader))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 1
+    assert 'Put what trains under `if __name__ == "__main__":`' in done.stderr
 
 
 def test_a_consumer_that_is_killed_is_not_waited_for() -> None:

@@ -154,6 +154,13 @@ class Session:
             self._connection.close()
             raise self._refused(Factory.from_json(answer.json["refused"]))
         self.server_pid, self._buffer = answer.json["welcome"], answer.json["buffer"]
+        if self.server_pid == os.getpid():
+            self._connection.close()
+            raise LoaderError(
+                f"the server of the shared loader {self._options.name!r} imports this script to "
+                "find its factory, and the script opens the loader again",
+                'Put what trains under `if __name__ == "__main__":`',
+            )
 
     def _refused(self, other: Factory) -> LoaderError:
         name, own = self._options.name, self._factory
