@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,30 +80,51 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        #: What the socket has no room for, of one that does not wait.
+        self._unsent: deque[tuple[bytes, int]] = deque()
         _sockets.add(sock)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, message: Json, descriptor: int = -1) -> None:
-        """Send JSON, and a descriptor.
+        """Send JSON, and a descriptor; what there is no room for is kept for `flush`.
 
         Raises:
-            Closed: The other side is gone, or has read nothing for many messages.
+            Closed: The other side is gone.
         """
         data = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
         assert len(data) <= MAX_BYTES, "a message too long for a datagram"
-        try:
-            socket.send_fds(self._socket, [data], [descriptor] if descriptor >= 0 else [])
-        except OSError as error:
-            raise Closed from error
+        self._send(data, descriptor)
 
     def send_slot(self, slot: Slot) -> None:
         """As `send`, of a slot; one system call, which a finalizer may make in any thread."""
+        self._send(slot.packed())
+
+    def flush(self) -> None:
+        """Send what there was no room for, as far as there is now.
+
+        Raises:
+            Closed: The other side is gone.
+        """
+        while self._unsent and self._sent(*self._unsent[0]):
+            _, descriptor = self._unsent.popleft()
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _send(self, data: bytes, descriptor: int = -1) -> None:
+        if self._unsent or not self._sent(data, descriptor):
+            self._unsent.append((data, os.dup(descriptor) if descriptor >= 0 else -1))
+
+    def _sent(self, data: bytes, descriptor: int) -> bool:
+        """Send, unless there is no room."""
         try:
-            self._socket.send(slot.packed())
+            socket.send_fds(self._socket, [data], [descriptor] if descriptor >= 0 else [])
+        except BlockingIOError:
+            return False
         except OSError as error:
             raise Closed from error
+        return True
 
     def receive(self) -> Message | None:
         """Return the next message; None if there is none now and the socket does not wait.
@@ -129,6 +151,10 @@ class Connection:
         return Message(json.loads(data), descriptor=descriptors[0] if descriptors else -1)
 
     def close(self) -> None:
+        for _, descriptor in self._unsent:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._unsent.clear()
         self._socket.close()
 
 

@@ -183,6 +183,18 @@ def test_a_window_is_as_large_as_its_bytes() -> None:
     assert late.result() == [expected(60, 2, epoch=1)]
 
 
+def test_a_window_may_have_more_batches_than_a_socket_takes_messages() -> None:
+    name = name_of_its_own()
+    with shared(1500, 1, name=name, join="window") as first:
+        batches = iter(first)
+        begun = [next(batches)[1].tolist() for _ in range(1400)]
+        late = Taker(shared(1500, 1, name=name, join="window"))
+        late.start()
+        wait_until(lambda: late.indices and late.indices[0], "the window's batches")
+        begun += [batch[1].tolist() for batch in batches]
+        assert late.result() == [begun] == [expected(1500, 1)]
+
+
 def test_a_position_goes_on_in_a_new_server_with_the_same_random_numbers() -> None:
     arguments = {"samples": 30, "batch_size": 4, "workers": 0}
 

@@ -385,6 +385,8 @@ class Server:
                         self._released(number, message.slot)
                     else:
                         self._obey(number, message.json)
+                if connection is not None:
+                    connection.flush()  # it has read: there is room again
             except wire.Closed:
                 self._remove(number)
             except (KeyError, TypeError, ValueError):  # not a message of ours; the others go on
