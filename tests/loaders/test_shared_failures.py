@@ -285,6 +285,23 @@ def test_consumers_go_on_with_a_new_server_from_the_next_batch(
         assert indices + rest == order
 
 
+def test_a_new_server_does_not_wait_for_who_left_the_one_before() -> None:
+    name = name_of_its_own()
+    with shared(40, 1, name=name) as first, shared(40, 1, name=name) as second:
+        third = shared(40, 1, name=name)
+        loops = [iter(loader) for loader in (first, second, third)]
+        for batches in loops:
+            next(batches)
+        third.close()
+        os.kill(server_of(first), signal.SIGTERM)
+        taker = Taker(second, batches=loops[1])
+        taker.start()
+        assert [batch[1].tolist() for batch in loops[0]] == expected(40, 1)[1:]
+        assert first._session is not None
+        assert first._session._expected == 2  # not 3, as when the epoch began
+        assert taker.result() == [expected(40, 1)[1:]]
+
+
 def test_workers_end_with_their_server_even_if_they_hang() -> None:
     arguments = {"bad": "hangs", "workers": 2}
     with SharedLoader(make_faulty, name=name_of_its_own(), arguments=arguments) as loader:

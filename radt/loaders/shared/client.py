@@ -336,7 +336,7 @@ class SharedLoader(Loader[Any]):
                 f"{position.batch} batches",
                 "See its output for why. With restart=True, training goes on with a new server",
             )
-        session = self._session = self._new_session(max(moved.members, self._session.members))
+        session = self._session = self._new_session(moved.members or self._session.members)
         self._begun = False
         if self._under_way:
             self._ask(session)
