@@ -27,6 +27,7 @@ from tests.support.shared_loading import (
     flat,
     make_growing,
     make_random,
+    make_slow_to_leave,
     message_waits,
     name_of_its_own,
     server_of,
@@ -167,6 +168,20 @@ def test_what_comes_late_joins_as_it_asks() -> None:
         assert epoch_of(first) == expected(20, 2, epoch=1)
     assert following.result() == [expected(20, 2, epoch=1)]
     assert following.loader.epoch == 2  # the epochs are the server's
+
+
+def test_nobody_joins_an_epoch_whose_rest_nobody_wanted(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    options: dict[str, Any] = {"name": name_of_its_own(), "arguments": {"flag": str(flag)}}
+    with SharedLoader(make_slow_to_leave, **options) as first:
+        next(iter(first))  # and the loop is left
+        with SharedLoader(make_slow_to_leave, join="now", **options) as late:
+            first.close()
+            batches = iter(late)
+            SharedLoader(make_slow_to_leave, **options).close()  # it was answered after that
+            flag.touch()
+            assert [int(batch) for batch in batches] == list(range(20))
+            assert not late.partial
 
 
 def test_a_window_is_as_large_as_its_bytes() -> None:

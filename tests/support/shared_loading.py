@@ -112,6 +112,23 @@ class Noisy(Numbered):
         return torch.full((4,), float(index)) + torch.rand(4), index
 
 
+def make_slow_to_leave(flag: str) -> Any:
+    """A loop that is left takes until there is a file."""
+    return SlowToLeave(Path(flag))
+
+
+class SlowToLeave:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        try:
+            for number in range(20):
+                yield torch.tensor([number])
+        finally:
+            wait_until(self.flag.exists, "its file")
+
+
 def make_nothing() -> None:
     """A factory that has forgotten its return."""
 

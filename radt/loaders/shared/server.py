@@ -189,11 +189,13 @@ class Server:
                 break
             if self._number >= plan.first:
                 self._give(batch)
-            with self._changed:
+            else:
                 self._number += 1
+            with self._changed:
                 if self._ending:
                     raise _Ending
                 if not self._members.in_epoch():
+                    self._plan = None  # nobody joins what ends here
                     break  # nobody needs the rest
 
     def _give(self, batch: object) -> None:
@@ -216,6 +218,7 @@ class Server:
             self._ring.fill(filled, holders)
             for member in takers:
                 self._send_slot(member, filled)
+            self._number += 1  # here: who joins now does not miss a batch that was just given
 
     def _slot_for(self, needed: int) -> tuple[Arena, int]:
         """Wait for a slot of so many bytes."""
