@@ -27,6 +27,7 @@ from tests.support.shared_loading import (
     flat,
     make_growing,
     make_random,
+    make_slow_to_begin,
     make_slow_to_leave,
     message_waits,
     name_of_its_own,
@@ -182,6 +183,27 @@ def test_nobody_joins_an_epoch_whose_rest_nobody_wanted(tmp_path: Path) -> None:
             flag.touch()
             assert [int(batch) for batch in batches] == list(range(20))
             assert not late.partial
+
+
+def test_who_resumes_while_a_later_position_is_made_again_gets_its_rest(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    options: dict[str, Any] = {"name": name_of_its_own(), "arguments": {"flag": str(flag)}}
+    with SharedLoader(make_slow_to_begin, **options) as later:
+        state = later.state_dict()
+        later.load_state_dict(state | {"batch": 10})
+        assert len(later) == 20  # it is ready, and alone
+        later_batches = iter(later)
+        wait_until(lambda: message_waits(later), "the beginning of its epoch")
+        with SharedLoader(make_slow_to_begin, **options) as earlier:
+            earlier.load_state_dict(state | {"batch": 7})
+            assert len(earlier) == 20
+            earlier_batches = iter(earlier)
+            wait_until(lambda: message_waits(earlier), "the beginning of its epoch")
+            flag.touch()
+            for number in range(7, 20):
+                assert int(next(earlier_batches)) == number
+                if number >= 10:
+                    assert int(next(later_batches)) == number
 
 
 def test_a_window_is_as_large_as_its_bytes() -> None:

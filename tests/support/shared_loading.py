@@ -112,6 +112,24 @@ class Noisy(Numbered):
         return torch.full((4,), float(index)) + torch.rand(4), index
 
 
+def make_slow_to_begin(flag: str) -> Any:
+    """Its first batch takes until there is a file."""
+    return SlowToBegin(Path(flag))
+
+
+class SlowToBegin:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(20):
+            wait_until(self.flag.exists, "its file")
+            yield torch.tensor([number])
+
+
 def make_slow_to_leave(flag: str) -> Any:
     """A loop that is left takes until there is a file."""
     return SlowToLeave(Path(flag))

@@ -187,10 +187,13 @@ class Server:
             self._loading_since = None
             if batch is self:
                 break
-            if self._number >= plan.first:
+            with self._changed:
+                # Who joined since it began may need what nobody needed then.
+                taking = any(member.takes(self._number) for member in self._members.in_epoch())
+                if not (given := taking or self._number >= plan.first):
+                    self._number += 1
+            if given:
                 self._give(batch)
-            else:
-                self._number += 1
             with self._changed:
                 if self._ending:
                     raise _Ending
