@@ -31,7 +31,10 @@ class Loader(ABC, Generic[Batch]):
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next loop, from 0, as for a ``DistributedSampler``."""
+        """Name the epoch of the next loop, from 0, as for a ``DistributedSampler``.
+
+        After `load_state_dict`, the epoch of the state keeps its position.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

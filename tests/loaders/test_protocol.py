@@ -65,6 +65,8 @@ class Plain(Loader[Any]):
         return -(-len(self.dataset) // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
+        if not self._begun and self._given and epoch == self._epoch:
+            return
         self._epoch, self._given, self._begun = epoch, 0, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,6 +182,8 @@ def test_a_state_after_any_batch_gives_the_rest(
     given_already = data.draw(st.integers(0, len(batches)), label="batches before the state")
     with case.make(samples, batch_size) as rest:
         rest.load_state_dict(states[given_already])
+        if data.draw(st.booleans(), label="the loop names the epoch, too"):
+            rest.set_epoch(states[given_already]["epoch"])
         again: list[Indices] = []
         while len(again) < len(batches) - given_already:
             again += epoch_of(case, rest)

@@ -145,11 +145,13 @@ class ProgressiveLoader(Loader[Any]):
         return len(self._progress.plan(self._epoch))
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next loop, from 0.
+        """Name the epoch of the next loop, from 0; that of a loaded state keeps its position.
 
         Raises:
             LoaderError: With ``select="loss"``, samples have moved up in a later epoch already.
         """
+        if not self._begun and self._given and epoch == self._epoch:
+            return
         self._progress.check(epoch)
         self._epoch, self._given, self._begun = epoch, 0, False
 

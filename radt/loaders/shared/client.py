@@ -181,7 +181,13 @@ class SharedLoader(Loader[Any]):
         return count
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next loop, from 0; see above for what other consumers do."""
+        """Name the epoch of the next loop, from 0; that of a loaded state keeps its position.
+
+        See above for what other consumers do.
+        """
+        if not self._under_way and epoch == self._position.epoch:
+            self._position.named = True
+            return
         self._leave()
         self._position = _Position(epoch, named=True)
 
@@ -286,10 +292,10 @@ class SharedLoader(Loader[Any]):
         """An epoch begins, for the second time if the server is a new one."""
         before, self._begun = self._position, True
         follows = begin.epoch == before.epoch
-        if before.named and not follows:
+        if not follows and (before.named or before.batch or before.row):
             warn_once(
-                f"the consumers of the shared loader {self.name!r} differ: this script named epoch "
-                f"{before.epoch}, and the next one is epoch {begin.epoch}"
+                f"the consumers of the shared loader {self.name!r} differ: this script was to get "
+                f"epoch {before.epoch} from batch {before.batch} on, and gets epoch {begin.epoch}"
             )
         row = before.row if follows and begin.first == before.batch else 0
         self._partial = begin.first > (before.batch if follows else 0)

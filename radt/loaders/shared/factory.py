@@ -16,6 +16,8 @@ from typing import Any
 
 from radt.errors import LoaderError
 
+#: They travel in one message.
+_MOST_ARGUMENTS = 40_000
 _REMEDY = (
     "Define it at the top level of a file or module, as `def make_loader():`, and pass its options "
     "as arguments={…}"
@@ -70,6 +72,12 @@ class Factory:
                 f"the arguments of the loader's factory {name} are not JSON values: {error}",
                 "Pass strings, numbers, booleans, None, lists and dicts",
             ) from error
+        if len(json.dumps(plain)) > _MOST_ARGUMENTS:
+            raise LoaderError(
+                f"the arguments of the loader's factory {name} have more than {_MOST_ARGUMENTS:,} "
+                "characters",
+                "Write them to a file, and pass its path",
+            )
         known_as = module.__name__
         if known_as == "__main__":
             known_as = module.__spec__.name if module.__spec__ else ""

@@ -149,14 +149,14 @@ class Members:
     def plan(self) -> Plan | None:
         """Return the next epoch if all consumers want it; None if one does not yet.
 
-        It has the number that all of them name. Where they differ it is the one after the last,
-        and they follow.
+        It has the number that all of them name. Where they differ it is the one after the last, or
+        the largest if there was none, and they follow.
         """
         asks = [member.ask for member in self.all() if member.ask is not None]
         if not asks or len(asks) < max(len(self.by_number), self.expected):
             return None
         numbers = {ask.epoch for ask in asks}
-        epoch = numbers.pop() if len(numbers) == 1 else self.next_epoch
+        epoch = numbers.pop() if len(numbers) == 1 else self.next_epoch or max(numbers)
         fitting = [ask for ask in asks if ask.epoch == epoch]
         first = min((ask.batch for ask in asks if ask.epoch == epoch), default=0)
         if len(fitting) < len(asks):

@@ -415,6 +415,7 @@ class Server:
             case {"leave": taken}:
                 member = self._members.by_number[number]
                 member.first = member.ask = None
+                member.sent = taken
                 self._ring.drop(number, after=taken)
             case {"bye": True}:
                 self._retired = True
@@ -443,7 +444,7 @@ class Server:
         connection = self._connections[number]
         if not factory.same_as(self._factory):
             connection.send({"refused": self._factory.to_json()})
-        elif self._is_service:
+        elif self._is_service or self._replaced:
             connection.send({"refused": None})
         else:
             connection.send({"replaced": True}, self._listening.fileno())

@@ -40,6 +40,8 @@ _END_S = 3.0
 #: A server that has just ended gives its name back before its connections; else this soon.
 _RETRY_S = 0.01
 _TRIES = 500
+#: Servers that end at once are started no more often than this.
+_STARTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,10 @@ class Session:
 
     def _connected(self) -> wire.Connection:
         name = self._options.scoped_name()
+        starts = 0
         for _ in range(_TRIES):
-            if (listening := wire.listener(name)) is not None:
+            if starts < _STARTS and (listening := wire.listener(name)) is not None:
+                starts += 1
                 self._own_server = _start_server(self._factory, self._options, listening)
             connection = wire.connect(name)
             if connection is not None:
