@@ -87,7 +87,12 @@ class RunEntry:
     @property
     def second_name(self) -> str:
         """The run's own name where it differs from its workload's, else empty."""
-        name = self.record.name if self.record.workload else ""
+        return self.name if self.record.workload else ""
+
+    @property
+    def name(self) -> str:
+        """The run's own name, marked if it is a service."""
+        name = self.record.name
         return f"{name} ({Role.SERVICE})".lstrip() if self.is_service else name
 
 

@@ -121,7 +121,7 @@ def _tenant(tenant: Tenant) -> Component:
         [
             swatch(run.ordinal),
             html.Strong(name_of(run)),
-            html.Span(run.record.name, className="workload-name"),
+            html.Span(run.name, className="workload-name"),
             html.Span(" · ".join(words), className="workload-dim"),
         ],
         className="workload-seat",
@@ -182,7 +182,7 @@ def _processor(processor: Processor, *, with_host: bool) -> Component:
                     [
                         swatch(run.ordinal),
                         html.Strong(name_of(run)),
-                        html.Span(run.record.name, className="workload-name"),
+                        html.Span(run.name, className="workload-name"),
                         html.Span(
                             _cores_text(processor, run.run_id),
                             className="workload-dim",

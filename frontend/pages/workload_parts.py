@@ -122,7 +122,7 @@ def row_labels(lives: Sequence[Life]) -> list[Component]:
                 html.Span(
                     [
                         html.Strong(name_of(life.run)),
-                        html.Span(life.run.record.name, className="workload-name"),
+                        html.Span(life.run.name, className="workload-name"),
                         html.Span(_seat(life.run), className="workload-dim workload-second"),
                     ],
                     className="workload-two",

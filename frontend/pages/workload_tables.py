@@ -136,7 +136,7 @@ def files_section(
                         [
                             swatch(run.ordinal),
                             html.Strong(name_of(run)),
-                            html.Span(run.record.name, className="workload-name"),
+                            html.Span(run.name, className="workload-name"),
                             html.Span(className="push"),
                             *links,
                         ],
