@@ -40,7 +40,7 @@ class Window:
 
     Attributes:
         rates: Batches per second of each process.
-        cpu_s: CPU time of all processes, their children included, for a batch of one process.
+        cpu_s: CPU time of all processes and their children while one process gets a batch.
         same: Whether all processes got the same batches in the same order, as far as they got.
     """
 
