@@ -25,6 +25,7 @@
     ├── TrackingError           MLflow refused or could not be reached
     ├── SourceError             files to import cannot be read
     ├── LoaderError             a loader of radt.loaders cannot give its next batch
+    ├── TrainingError           a technique of radt.training cannot begin or go on
     ├── ArchiveError            the archive of a run cannot be read, or is incomplete
     └── StackError              compose.yaml or one of its servers cannot be set up
 
@@ -220,6 +221,10 @@ class SourceError(RadtError):
 
 class LoaderError(RadtError):
     """A loader of `radt.loaders` cannot give its next batch, or cannot go on from a state."""
+
+
+class TrainingError(RadtError):
+    """A technique of `radt.training` cannot begin or go on: a job, a segment, a validation."""
 
 
 class ArchiveError(RadtError):

@@ -13,14 +13,14 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.dashboard import browser, charts, listing, mlflow_ui, stores
 from benchmarks.dashboard.stores import FULL, QUICK, Size
-from benchmarks.document import replace_section, section
-from benchmarks.results import Findings, bar_table
-from benchmarks.timing import Load
+from benchmarks.parts import run_parts
+from benchmarks.results import Findings
 
 HEADING = "## Dashboard"
 
@@ -51,25 +51,14 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section")
     options = parser.parse_args()
     size = QUICK if options.quick else FULL
-    load, found = Load(), Findings()
+    command = f"python -m benchmarks.dashboard {'--quick' * options.quick}"
     with ExitStack() as stack:
         folder = options.stores or Path(stack.enter_context(TemporaryDirectory()))
         for name in dict.fromkeys(one for part in options.only for one in PARTS[part][1]):
             prepare(folder, name, size)
-        for name in options.only:
-            part = PARTS[name][0](folder / _kind(size), size)
-            load.look()
-            for table in part.tables:
-                print(f"\n{table.plain()}", flush=True)
-            found.tables += part.tables
-            found.bars += part.bars
-    found.tables.append(bar_table(found.bars))
-    print(f"\n{found.tables[-1].plain()}\n\n{load}")
-    if options.write is not None:
-        command = f"python -m benchmarks.dashboard {'--quick' * options.quick}"
-        text = section(HEADING, command, load, found.tables)
-        replace_section(options.write, text)
-    return int(not all(bar.held for bar in found.bars))
+        at = folder / _kind(size)
+        parts = {name: partial(PARTS[name][0], at, size) for name in options.only}
+        return run_parts(parts, HEADING, command, write=options.write)
 
 
 def prepare(folder: Path, name: str, size: Size) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from benchmarks.document import replace_section, section
 from benchmarks.loaders import handover, sharing
-from benchmarks.results import Findings, bar_table
-from benchmarks.timing import Load
+from benchmarks.parts import run_parts
+from benchmarks.results import Findings
 
 HEADING = "## Shared loading"
 _SETTING = (
@@ -44,22 +44,10 @@ def main() -> int:
     parser.add_argument("--peer", metavar="PYTHON", help="an interpreter with tensorsocket 0.0.5")
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section on loaders")
     options = parser.parse_args()
-    load, found = Load(), Findings()
-    for name in options.only:
-        part = PARTS[name](options)
-        load.look()
-        for table in part.tables:
-            print(f"\n{table.plain()}", flush=True)
-        found.tables += part.tables
-        found.bars += part.bars
-    found.tables.append(bar_table(found.bars))
-    print(f"\n{found.tables[-1].plain()}\n\n{load}")
-    if options.write is not None:
-        command = f"python -m benchmarks.loaders --rounds {options.rounds}"
-        command += " --peer PYTHON" * (options.peer is not None)
-        text = section(HEADING, command, load, found.tables, _SETTING)
-        replace_section(options.write, text)
-    return int(not all(bar.held for bar in found.bars))
+    command = f"python -m benchmarks.loaders --rounds {options.rounds}"
+    command += " --peer PYTHON" * (options.peer is not None)
+    parts = {name: partial(PARTS[name], options) for name in options.only}
+    return run_parts(parts, HEADING, command, _SETTING, options.write)
 
 
 if __name__ == "__main__":

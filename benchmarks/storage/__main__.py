@@ -13,13 +13,13 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from benchmarks.document import replace_section, section
-from benchmarks.results import Findings, bar_table
+from benchmarks.parts import run_parts
+from benchmarks.results import Findings
 from benchmarks.storage import bulk, listing, reading, replicating, sizing
 from benchmarks.storage.places import Places, places
-from benchmarks.timing import Load
 
 HEADING = "## Storage, against MLflow and a row a point"
 _SETTING = "SQLite and Postgres on one disk, each with the settings it has in use (fsync on)."
@@ -60,22 +60,11 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section on storage")
     options = parser.parse_args()
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    load, found = Load(), Findings()
+    extent = QUICK if options.quick else FULL
+    command = f"python -m benchmarks.storage {'--quick' * options.quick}"
     with places() as at:
-        for name in options.only:
-            part = PARTS[name](at, QUICK if options.quick else FULL)
-            load.look()
-            for table in part.tables:
-                print(f"\n{table.plain()}", flush=True)
-            found.tables += part.tables
-            found.bars += part.bars
-    found.tables.append(bar_table(found.bars))
-    print(f"\n{found.tables[-1].plain()}\n\n{load}")
-    if options.write is not None:
-        command = f"python -m benchmarks.storage {'--quick' * options.quick}"
-        text = section(HEADING, command, load, found.tables, _SETTING)
-        replace_section(options.write, text)
-    return int(not all(bar.held for bar in found.bars))
+        parts = {name: partial(PARTS[name], at, extent) for name in options.only}
+        return run_parts(parts, HEADING, command, _SETTING, options.write)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from docs.generator import markdown
 from radt.listeners import registry
 from radt.listeners.api import Listener, Metric, Source
-from radt.loader_metrics import LOADER_METRICS
 from radt.model import SeriesKind
+from radt.technique_metrics import TECHNIQUE_METRICS
 
 #: Where entry points of the project itself lead; plug-ins that happen to be installed stay out.
 _OWN = "radt.listeners."
@@ -24,13 +24,13 @@ def metrics_reference() -> str:
     )
 
 
-def loader_metrics_reference() -> str:
-    """The standard metrics of loaders."""
+def technique_metrics_reference() -> str:
+    """The standard metrics of techniques."""
     return markdown.table(
         ("series", "unit", "meaning"),
         [
             (markdown.code(metric.name), markdown.code(metric.unit), markdown.plain(metric.meaning))
-            for metric in LOADER_METRICS
+            for metric in TECHNIQUE_METRICS
         ],
     )
 

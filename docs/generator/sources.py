@@ -16,7 +16,7 @@ from docs.generator import markdown
 from docs.generator.columns import columns_reference
 from docs.generator.commands import command_reference
 from docs.generator.exit_codes import errors_reference
-from docs.generator.metrics import loader_metrics_reference, metrics_reference
+from docs.generator.metrics import metrics_reference, technique_metrics_reference
 from docs.generator.python_api import api_reference, listener_api_reference
 from docs.generator.quantities import (
     quantities_reference,
@@ -35,7 +35,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "variables": variables_reference,
     "columns": columns_reference,
     "metrics": metrics_reference,
-    "loader-metrics": loader_metrics_reference,
+    "technique-metrics": technique_metrics_reference,
     "quantities": quantities_reference,
     "series-quantities": series_quantities_reference,
     "report-files": report_files_reference,

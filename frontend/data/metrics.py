@@ -15,9 +15,9 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS
 from radt.frontend.selection import Selection
 from radt.frontend.view import View
-from radt.loader_metrics import meaning_of, standard_unit
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.records import SeriesRecord
+from radt.technique_metrics import meaning_of, standard_unit
 from radt.usage import KERNEL
 
 AUTOMATIC_CHARTS = 4

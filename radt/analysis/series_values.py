@@ -25,12 +25,12 @@ from radt.analysis.series_quantities import (
     unknown_metric,
 )
 from radt.analysis.stretches import Stretches, Within, rate_per_s
-from radt.loader_metrics import standard_unit
 from radt.model import SOFTWARE, SeriesKind
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
 from radt.store.tidy import origin_ns
+from radt.technique_metrics import standard_unit
 from radt.usage import KERNEL
 
 _METRICS = of_runs("SELECT DISTINCT metric FROM series WHERE run_id IN :ids")

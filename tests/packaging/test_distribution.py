@@ -148,7 +148,7 @@ _NOT_IN_BASE = (
     *("sklearn", "tensorboard", "torch", "wandb"),
 )
 _IMPORTED_WITH_THEIR_PACKAGES = ("radt.importers.tensorboard", "radt.importers.wandb")
-_PACKAGES_FOR_OTHERS = ("radt.integrations.", "radt.loaders.")
+_PACKAGES_FOR_OTHERS = ("radt.integrations.", "radt.loaders.", "radt.training.")
 _BASE = """
 import importlib, pathlib, sys
 sys.modules |= dict.fromkeys(sys.argv[1].split(","))

@@ -20,7 +20,7 @@ BASE = frozenset(
         "setting_values",
         "backoff",
         "inventory",
-        "loader_metrics",
+        "technique_metrics",
         "parent_watch",
         "paths",
         "tags",
@@ -43,7 +43,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "parent_watch": frozenset(),
     "tags": frozenset(),
     "usage": frozenset(),
-    "loader_metrics": frozenset(),
+    "technique_metrics": frozenset(),
     "home": frozenset({"errors", "masking", "paths", "settings"}),
     "clock": frozenset({"errors", "home", "procfs"}),
     "nvml": frozenset(),
@@ -67,6 +67,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "run": BASE | {"journal", "collector", "store"},
     "integrations": frozenset({"errors", "home", "journal", "run"}),
     "loaders": frozenset({"errors", "clock", "home", "run", "units"}),
+    "training": frozenset({"errors", "clock", "home", "loaders", "run", "units", "paths"})
+    | {"parent_watch", "procfs"},
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
     | {"listeners", "analysis", "render"},

@@ -18,8 +18,8 @@ from radt.loaders.echo.buffer import SampleBuffer, Turn
 from radt.loaders.echo.fills import Epoch, Sizes
 from radt.loaders.echo.worker import Augment, Batches, Collate, Failure, Task
 from radt.loaders.protocol import Loader
-from radt.loaders.series import LoaderSeries
 from radt.run.notices import say
+from radt.run.paced import PacedMetrics
 from radt.units import size
 
 #: Arguments of ``DataLoader`` that `EchoLoader` sets itself.
@@ -90,7 +90,7 @@ class EchoLoader(Loader[Any]):
         self._sizes = Sizes(samples, batch_size, min(buffer, max(samples, 1)), seed, drop_last)
         self._dataset, self._augment, self._collate = dataset, augment, collate_fn
         self._num_workers, self._max_bytes, self._options = num_workers, max_bytes, options
-        self._series = LoaderSeries()
+        self._series = PacedMetrics("loader")
         #: What the series have of `decoded` and `echoed`: their sums are the totals of the run.
         self._recorded = (0, 0)
         self._epoch = Epoch(number=0, repeats=repeats, first_batch=0)

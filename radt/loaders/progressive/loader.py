@@ -16,7 +16,7 @@ from radt.loaders.progressive.progress import Progress
 from radt.loaders.progressive.sampler import SizedBatchSampler, SizedSamples
 from radt.loaders.progressive.schedule import PlannedBatch, Schedule, Select, Strategy, chosen
 from radt.loaders.protocol import Loader
-from radt.loaders.series import LoaderSeries
+from radt.run.paced import PacedMetrics
 
 
 class ProgressiveLoader(Loader[Any]):
@@ -109,7 +109,7 @@ class ProgressiveLoader(Loader[Any]):
                 **options,
             },
         )
-        self._series = LoaderSeries()
+        self._series = PacedMetrics("loader")
         self._epoch, self._given, self._begun = 0, 0, False
         self._batches: Iterator[Any] | None = None
         self._loop = 0

@@ -9,13 +9,13 @@ from typing import Any
 
 from radt.errors import LoaderError
 from radt.loaders.protocol import Loader
-from radt.loaders.series import LoaderSeries
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import Ask, Join
 from radt.loaders.shared.options import DEFAULT_LINGER_S, ServerOptions
 from radt.loaders.shared.rebatch import Pieces
 from radt.loaders.shared.session import Begin, End, Given, Moved, Session
 from radt.run.notices import warn_once
+from radt.run.paced import PacedMetrics
 
 _DEFAULT_WINDOW_BYTES = 256_000_000
 
@@ -133,7 +133,7 @@ class SharedLoader(Loader[Any]):
         self._pieces = Pieces(batch_size)
         self._loop = 0
         self._failure: LoaderError | None = None
-        self._series = LoaderSeries()
+        self._series = PacedMetrics("loader")
         self._process = os.getpid()
         self._session: Session | None = self._new_session()
 

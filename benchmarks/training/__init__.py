@@ -1,0 +1,1 @@
+"""Benchmarks of radt.training: one module a technique, each with ``measure``."""

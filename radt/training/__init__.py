@@ -1,0 +1,40 @@
+"""Techniques for training on devices that are shared or too small; they need PyTorch.
+
+Each is two or three changed lines of a plain training loop; docs/techniques says when each one
+helps. Install them with ``radt[torch]``.
+"""
+
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from radt.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from radt.training.job import Job
+
+__all__ = [
+    "Job",
+]
+
+#: The module of each name; torch is imported with its first use.
+_MODULES = {
+    "Job": "radt.training.job",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if find_spec("torch") is None:
+            raise MissingPackageError(
+                "radt.training needs PyTorch, which is not installed",
+                "pip install 'radt[torch]'",
+            )
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

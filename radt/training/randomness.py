@@ -1,0 +1,95 @@
+"""Random states that several trainings of one process swap, so that each draws its own numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """States of the global generators of Python, NumPy, PyTorch and its CUDA devices.
+
+    CUDA's are left out where CUDA has not been initialised; nothing initialises it here.
+    """
+
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...]
+    torch: Tensor
+    cuda: tuple[Tensor, ...]
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the states as they are now."""
+        initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        cuda = torch.cuda.get_rng_state_all() if initialized else []
+        numpy: Any = np.random.get_state(legacy=True)
+        return cls(random.getstate(), numpy, torch.get_rng_state(), tuple(cuda))
+
+    @classmethod
+    def seeded(cls, seed: int) -> Self:
+        """Return the states after seeding all generators; the present ones stay as they are."""
+        before = cls.current()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        state = cls.current()
+        before.restore()
+        return state
+
+    def restore(self) -> None:
+        """Set the generators to these states."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(list(self.cuda))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states as tensors and plain values, which ``torch.save`` stores safely."""
+        version, numbers, gauss = self.python
+        name, keys, *rest = self.numpy
+        return {
+            "python": [version, torch.tensor(numbers), gauss],
+            "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+            "torch": self.torch,
+            "cuda": list(self.cuda),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Return the states that `state_dict` described."""
+        version, numbers, gauss = state["python"]
+        name, keys, *rest = state["numpy"]
+        numpy = (name, keys.numpy().astype(np.uint32), *rest)
+        python = (version, tuple(numbers.tolist()), gauss)
+        return cls(python, numpy, state["torch"], tuple(state["cuda"]))
+
+
+class OwnRandomness:
+    """The random states of one training among several; ``with own.in_use():`` swaps them in.
+
+    Args:
+        state: Its states at the beginning; those of now if None.
+    """
+
+    def __init__(self, state: RandomState | None = None) -> None:
+        self.state = RandomState.current() if state is None else state
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Draw from these states within the block; the states from before it return at its end."""
+        outside = RandomState.current()
+        self.state.restore()
+        try:
+            yield
+        finally:
+            self.state = RandomState.current()
+            outside.restore()

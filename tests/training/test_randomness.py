@@ -1,0 +1,49 @@
+"""Random states of trainings are swapped without a trace."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from radt.training.randomness import OwnRandomness, RandomState
+
+
+def _draws() -> list[float]:
+    return [random.random(), float(np.random.normal()), float(torch.rand(())), random.gauss()]
+
+
+def test_each_training_draws_as_if_it_were_alone() -> None:
+    alone = OwnRandomness(RandomState.seeded(1))
+    with alone.in_use():
+        expected = [_draws() for _ in range(4)]
+    one, other = OwnRandomness(RandomState.seeded(1)), OwnRandomness(RandomState.seeded(2))
+    drawn = []
+    for _ in range(4):
+        with one.in_use():
+            drawn.append(_draws())
+        with other.in_use():
+            _draws()
+        _draws()
+    assert drawn == expected
+
+
+def test_the_states_outside_go_on_as_without_the_training() -> None:
+    RandomState.seeded(3).restore()
+    expected = [_draws(), _draws()]
+    RandomState.seeded(3).restore()
+    first = _draws()
+    with OwnRandomness(RandomState.seeded(4)).in_use():
+        _draws()
+    assert [first, _draws()] == expected
+
+
+def test_a_state_survives_being_stored(tmp_path: Path) -> None:
+    random.gauss(), np.random.normal()  # both keep half of a pair
+    state = RandomState.current()
+    expected = _draws()
+    torch.save(state.state_dict(), tmp_path / "state.pt")
+    RandomState.from_state_dict(torch.load(tmp_path / "state.pt", weights_only=True)).restore()
+    assert _draws() == expected
