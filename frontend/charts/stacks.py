@@ -189,23 +189,18 @@ def total_name(total: Total) -> str:
 
 def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
     """Return the mean (or the peak, where that counts) of each line within the visible time."""
-    lines = []
-    visible = (data.at_s >= data.window.start) & (data.at_s <= data.window.end) & data.known
     is_peak = data.strip.resource.peak
-    for band in data.bands:
-        visible_values = (
-            band.values[visible & (band.values != 0)] if not is_peak else band.values[visible]
+    lines = [
+        Reading(
+            band.name,
+            _figure_text(band.peak if is_peak else band.mean, scale),
+            band.runs[0].ordinal if len(band.runs) == 1 else None,
+            data.strip.is_estimated,
         )
-        lines.append(
-            Reading(
-                band.name,
-                _figure_text(_one_value(visible_values, peak=is_peak), scale),
-                band.runs[0].ordinal if len(band.runs) == 1 else None,
-                data.strip.is_estimated,
-            )
-        )
+        for band in data.bands
+    ]
     for total in data.totals:
-        value = _one_value(_seen(total, data.window), peak=is_peak)
+        value = total.peak if is_peak else total.mean
         ordinal = None if total.owner is None else total.owner.ordinal
         lines.append(Reading(total_name(total), _figure_text(value, scale), ordinal))
     return tuple(lines)
@@ -228,18 +223,13 @@ def _notes(data: StackData, cores: int | None, *, is_off: bool) -> tuple[str, ..
     return tuple(notes)
 
 
-def _one_value(values: Float64Array, *, peak: bool) -> float | None:
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return None
-    return float(finite.max() if peak else finite.mean())
-
-
-def _figure_text(value: float | None, scale: UnitScale) -> str:
-    if value is None:
+def _figure_text(value: float, scale: UnitScale) -> str:
+    if not math.isfinite(value):
         return "–"
+    if not value:
+        return "0"
     scaled = value * scale.factor
-    digits = max(0, 2 - math.floor(math.log10(abs(scaled)))) if scaled else 0
+    digits = max(0, 2 - math.floor(math.log10(abs(scaled))))
     return f"{scaled:,.{min(digits, 4)}f} {scale.label}".rstrip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -140,16 +141,40 @@ class Readings:
         times_s: Float64Array = self.at_s[np.isfinite(self.values)]
         return times_s
 
+    def mean(self, window: Window) -> float:
+        """Return the mean over the time within a window; NaN without a value there.
+
+        A value holds since the one before: a counter's rate is the mean since then.
+        """
+        held_s = np.diff(self.at_s, prepend=self.at_s[0] - (self.interval_s or 0.0))
+        inside = self._inside(window)
+        values, held_s = self.values[inside], held_s[inside]
+        if not held_s.sum():
+            return float(values.mean()) if len(values) else math.nan
+        return float(np.average(values, weights=held_s))
+
+    def peak(self, window: Window) -> float:
+        """Return the largest value within a window; NaN without one."""
+        values = self.values[self._inside(window)]
+        return float(values.max()) if len(values) else math.nan
+
+    def _inside(self, window: Window) -> BoolArray:
+        inside: BoolArray = (self.at_s >= window.start) & (self.at_s <= window.end)
+        return inside & np.isfinite(self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class Band:
     """One run's share: values (M,) on the grid, 0 outside its lifetime, NaN if unknown.
 
-    ``runs`` has several runs if their shares are summed.
+    ``runs`` has several runs if their shares are summed. ``mean`` and ``peak`` are those of the
+    visible part of its lifetime, zeros included; NaN without a reading there.
     """
 
     runs: tuple[RunEntry, ...]
     values: Float64Array
+    mean: float
+    peak: float
 
     @property
     def name(self) -> str:
@@ -161,10 +186,15 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The value of the whole device; ``owner`` is the only run on a device, if any."""
+    """The value of the whole device; ``owner`` is the only run on a device, if any.
+
+    ``mean`` and ``peak`` are those of the visible time; NaN without a value there.
+    """
 
     name: str
     readings: Readings
+    mean: float
+    peak: float
     owner: RunEntry | None = None
 
 

@@ -229,13 +229,18 @@ def stack_data(
             members.append((share, added(layers)))
     edges_s = grid([readings.interval_s for _, readings in members], window)
     bands = [
-        Band((share.run,), on_stack(readings, lived_s(share.run, subject), edges_s))
+        Band(
+            (share.run,),
+            on_stack(readings, lived_s(share.run, subject), edges_s),
+            readings.mean(window),
+            readings.peak(window),
+        )
         for share, readings in members
     ]
     is_scaled = strip.resource.of_cores and strip.is_stacked
     factor = float(cores or 0) if is_scaled else 1.0
     totals = [
-        _total(source, subject, device, summaries, gaps, seen, factor)
+        _total(source, subject, device, summaries, gaps, window, seen, factor)
         for device in (strip.totals if factor else ())
     ]
     return StackData(
@@ -305,7 +310,10 @@ def _bounded(bands: Sequence[Band]) -> tuple[Band, ...]:
     rest = bands[MAX_BANDS - 1 :]
     runs = tuple(run for band in rest for run in band.runs)
     together: Float64Array = np.sum([band.values for band in rest], axis=0)
-    return (*bands[: MAX_BANDS - 1], Band(runs, together))
+    # Together, they lived while one of them had a value.
+    lived = together[np.isfinite(together) & (together != 0)]
+    mean, peak = (float(lived.mean()), float(lived.max())) if len(lived) else (0.0, 0.0)
+    return (*bands[: MAX_BANDS - 1], Band(runs, together, mean, peak))
 
 
 def _total(
@@ -314,7 +322,8 @@ def _total(
     device: DeviceSeries,
     summaries: Summaries,
     gaps: Sequence[GapRecord],
-    window: Window | None,
+    window: Window,
+    read_window: Window | None,
     factor: float,
 ) -> Total | None:
     several = [
@@ -328,21 +337,22 @@ def _total(
                 summaries.get((record.run_id, record.series_no)),
                 gaps,
                 origin_ns=subject.origin_ns,
-                window=window,
+                window=read_window,
             )
         )
     ]
     if not several:
         return None
     total = united(several)
-    total = thinned(replace(total, values=total.values * factor))
+    total = replace(total, values=total.values * factor)
     runs = {run.run_id: run for run, _ in device.parts}
     first = next(iter(runs.values()))
     has_own = bool(device.entity.partition("/")[2])
     # MLflow does not record the machine of a run: each run's values are its own.
     has_own |= first.record.is_from_mlflow and len(subject.runs) > 1
     own = first if has_own and len(runs) == 1 else None
-    return Total(device.entity or "machine", total, own)
+    name = device.entity or "machine"
+    return Total(name, thinned(total), total.mean(window), total.peak(window), own)
 
 
 def thinned(readings: Readings) -> Readings:

@@ -34,7 +34,7 @@ RESOURCES = (
     Resource(
         "memory",
         "Memory",
-        ("process.memory.pss", "process.memory.rss"),
+        ("process.memory.rss", "process.memory.pss"),
         ("system.memory.used",),
         peak=True,
     ),

@@ -1,0 +1,76 @@
+"""What pages say of a real run is what `radt.load` says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import radt
+from radt.frontend.charts.stacks import strip_figure
+from radt.frontend.data.source import Source
+from radt.frontend.data.workload.run_facts import gaps_of
+from radt.frontend.data.workload.stacks import stack_data
+from radt.frontend.data.workload.strips import read_all
+from radt.frontend.data.workload.subject import find_subject
+from radt.frontend.theme import Scheme
+from radt.frontend.view import View
+from tests.support.bench import Bench, bench_in
+
+#: A burst of writing between seconds without any.
+_SCRIPT = """
+import os, time
+def rest(until):
+    while time.monotonic() < until:
+        pass
+begun = time.monotonic()
+rest(begun + 1)
+with open(os.devnull, "wb", buffering=0) as sink:
+    for _ in range(40):
+        sink.write(bytes(100_000))
+rest(begun + 3)
+"""
+_EXPERIMENT = """\
+Experiment, Workload, Devices, Collocation, Listeners, File
+facts     , 1       , cpu    , -          , iostat@200ms, train.py
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with bench_in(tmp_path, columns=80, with_mlflow=False) as made:
+        yield made
+
+
+def test_the_legend_of_a_counter_is_its_growth_over_the_runs_life(bench: Bench) -> None:
+    bench.script("train.py", _SCRIPT)
+    bench.radt(str(bench.experiment(_EXPERIMENT)))
+    (writing,) = bench.reader.runs()
+    samples = radt.load(writing.run_id, home=bench.home, metrics="process.io.written")
+    growth_bytes = samples.value.iloc[-1] - samples.value.iloc[0]
+    life_s = samples.elapsed_s.iloc[-1] - samples.elapsed_s.iloc[0]
+    assert growth_bytes >= 4_000_000
+
+    with closing(Source(bench.home / "radt.db")) as source:
+        subject = find_subject(source, View(workload=writing.workload_id))
+        reading = read_all(source, subject)
+        strip = next(one for one in reading.strips if one.resource.key == "io-write")
+        data = stack_data(
+            source,
+            subject,
+            strip,
+            reading.summaries,
+            gaps_of(source, subject.run_ids),
+            window=reading.whole,
+            zoomed=False,
+            cores=2,
+        )
+    drawn = strip_figure(data, Scheme.LIGHT, 2)
+
+    assert data.bands[0].runs[0].run_id == writing.run_id
+    value, unit = drawn.readings[0].text.split()
+    assert float(value) * {"MB/s": 1e6, "KB/s": 1e3}[unit] == pytest.approx(
+        growth_bytes / life_s, rel=0.01
+    )
