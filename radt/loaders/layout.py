@@ -68,19 +68,74 @@ class _Part:
     offset: int
 
 
+class Room:
+    """A place for tensors, one after another.
+
+    Args:
+        buffer: To make them in; without it, nothing can be made.
+    """
+
+    def __init__(self, buffer: memoryview | None = None) -> None:
+        self._buffer = buffer
+        #: By id; it keeps them, so that no other gets the id of one.
+        self._made: dict[int, _Part] = {}
+        self.nbytes = 0
+
+    def reserve(self, nbytes: int) -> int:
+        """Return where the next part begins."""
+        offset = -(-self.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        self.nbytes = offset + nbytes
+        return offset
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+        """Return a contiguous tensor in the buffer; None if there is not so much room."""
+        count = math.prod(shape)
+        offset = self.reserve(count * dtype.itemsize)
+        if self._buffer is None or not count or self.nbytes > len(self._buffer):
+            return None
+        made = torch.frombuffer(self._buffer, dtype=dtype, count=count, offset=offset).view(shape)
+        self._made[id(made)] = _Part(made, made.stride(), offset)
+        return made
+
+    def made(self, tensor: torch.Tensor) -> _Part | None:
+        """Return where a tensor is that was made here; None for others."""
+        return self._made.get(id(tensor))
+
+
 class LaidOut:
     """A batch with its layout, ready to be written.
+
+    Args:
+        batch: See above.
+        room: Where some of its tensors may have been made already.
 
     Raises:
         LoaderError: There is something else in the batch than described above.
     """
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, room: Room | None = None) -> None:
         self._parts: list[_Part] = []
-        self._nbytes = 0
-        self.layout = Layout(tree=self._node(batch, "batch"), nbytes=self._nbytes)
-        # The dataclass was made before the tensors were counted.
-        self.layout = Layout(self._nbytes, self.layout.tree)
+        self._room = Room() if room is None else room
+        tree = self._node(batch, "batch")
+        self.layout = Layout(self._room.nbytes, tree)
+        self.description = self.layout.to_json()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensors and description."""
+        return self.layout.nbytes + len(self.description)
+
+    def write_described(self, buffer: memoryview) -> int:
+        """Write the tensors to a buffer's beginning and the layout's JSON to its end.
+
+        Returns:
+            The length of the JSON; 0, and nothing is written, if the buffer is too small.
+        """
+        if self.nbytes > len(buffer):
+            return 0
+        self.write(buffer)
+        buffer[len(buffer) - len(self.description) :] = self.description
+        return len(self.description)
 
     def write(self, buffer: memoryview) -> None:
         """Copy the tensors to the beginning of a buffer, of ``layout.nbytes`` or more."""
@@ -121,25 +176,22 @@ class LaidOut:
             )
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise LoaderError(f"{place} is a sparse or quantized tensor", _REMEDY)
-        tensor = tensor.detach()
-        # As dense as the source allows: channels_last stays channels_last.
-        stride = tuple(torch.empty_like(tensor, device="meta").stride())
-        offset = self._reserve(tensor.numel() * tensor.element_size())
-        self._parts.append(_Part(tensor, stride, offset))
         name = str(tensor.dtype).removeprefix("torch.")
-        return [Kind.TENSOR, name, list(tensor.shape), list(stride), offset]
+        if (part := self._room.made(tensor)) is None:
+            tensor = tensor.detach()
+            # As dense as the source allows: channels_last stays channels_last.
+            stride = tuple(torch.empty_like(tensor, device="meta").stride())
+            offset = self._room.reserve(tensor.numel() * tensor.element_size())
+            part = _Part(tensor, stride, offset)
+            self._parts.append(part)
+        return [Kind.TENSOR, name, list(tensor.shape), list(part.stride), part.offset]
 
     def _array_node(self, array: np.ndarray, place: str) -> list[Any]:
         if array.dtype.hasobject or array.dtype.fields is not None:
             raise LoaderError(f"{place} is an array of {array.dtype}", _REMEDY)
-        offset = self._reserve(array.nbytes)
+        offset = self._room.reserve(array.nbytes)
         self._parts.append(_Part(array, (), offset))
         return [Kind.ARRAY, array.dtype.str, list(array.shape), offset]
-
-    def _reserve(self, nbytes: int) -> int:
-        offset = -(-self._nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        self._nbytes = offset + nbytes
-        return offset
 
 
 def read(layout: Layout, buffer: memoryview) -> Any:

@@ -29,23 +29,51 @@ class Filled:
 
 
 class Ring:
-    """Slots of an arena: each is free once everybody who was given its batch has released it."""
+    """Slots of an arena: each is free once everybody who was given its batch has released it.
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    Args:
+        most: How many may have batches that somebody holds.
+        offers: How many more there are, to be offered to workers.
+    """
+
+    def __init__(self, most: int, offers: int = 0) -> None:
+        self._most, self._offers = most, offers
+        self.slots = most + offers
         self._filled: dict[int, Filled] = {}
         self._holders: dict[int, set[int]] = {}
+        self._offered: set[int] = set()
 
     @property
     def in_use(self) -> int:
         return len(self._filled)
 
     def free(self) -> int | None:
-        """Return a free slot; None if there is none."""
-        return next((slot for slot in range(self.slots) if slot not in self._filled), None)
+        """Return a free slot; None if there is none, or as many batches as there may be."""
+        if len(self._filled) >= self._most:
+            return None
+        used = self._filled.keys() | self._offered
+        return next((slot for slot in range(self.slots) if slot not in used), None)
+
+    def offer(self) -> int | None:
+        """Return a slot that now is a worker's to fill; None if they have enough."""
+        if len(self._offered) >= self._offers:
+            return None
+        used = self._filled.keys() | self._offered
+        slot = next(slot for slot in range(self.slots) if slot not in used)
+        self._offered.add(slot)
+        return slot
+
+    def withdraw(self, slot: int) -> None:
+        """A slot is no worker's any more."""
+        self._offered.discard(slot)
+
+    def withdraw_all(self) -> None:
+        """No slot is a worker's any more."""
+        self._offered.clear()
 
     def fill(self, filled: Filled, holders: Iterable[int]) -> None:
         """Note that a slot has a batch that these have been given; free again if they are none."""
+        self._offered.discard(filled.slot)
         holders = set(holders)
         if holders:
             self._filled[filled.slot], self._holders[filled.slot] = filled, holders

@@ -23,6 +23,7 @@ process when nobody is left. Both share the state of this class under one lock.
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import selectors
 import signal
@@ -31,7 +32,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radt.errors import LoaderError, cut
 from radt.loaders import wire
@@ -51,6 +52,9 @@ from radt.loaders.shared.membership import (
 from radt.loaders.shared.options import ServerOptions
 from radt.loaders.shared.processes import die_with_parent, ignore_workers, main_thread
 from radt.units import duration
+
+if TYPE_CHECKING:  # it imports torch
+    from radt.loaders.shared.collating import Collated, Offers
 
 #: Of a traceback in a message: the end says what went wrong.
 _MOST_TRACEBACK = 10_000
@@ -93,6 +97,9 @@ class Server:
         self._ring = Ring(0)
         self._arena: Arena | None = None
         self._generation = 0
+        #: Arenas before it in which workers may still put batches, by generation.
+        self._earlier: dict[int, Arena] = {}
+        self._offers: Offers | None = None
         #: Messages that every consumer gets, also one that comes later.
         self._announced: list[wire.Json] = []
         self._randoms: dict[int, wire.Json] = {}
@@ -140,9 +147,11 @@ class Server:
     def _serve_epochs(self) -> None:
         # They import torch: consumers are answered meanwhile.
         from radt.loaders.shared import randomness
+        from radt.loaders.shared.collating import Offers
 
         self._loading_since = time.monotonic()
         loader = self._factory()
+        self._offers = Offers.to_workers_of(loader)
         self._loading_since = None
         self._ready = True
         if callable(close := getattr(loader, "close", None)):
@@ -153,7 +162,8 @@ class Server:
                 while (plan := self._next_plan()) is None:
                     self._wait()
                 self._begin(plan, loader)
-            self._load(plan, loader)
+            if not self._load(plan, loader):
+                self._withdraw_offers()
             with self._changed:
                 self._end(plan.epoch, randomness.state_of(loader), sizes(loader))
 
@@ -178,7 +188,8 @@ class Server:
         for member in self._members.in_epoch():
             self._send_begin(member)
 
-    def _load(self, plan: Plan, loader: Iterable[Any]) -> None:
+    def _load(self, plan: Plan, loader: Iterable[Any]) -> bool:
+        """Load an epoch, and return whether it came to its end: somebody needed all of it."""
         self._loading_since = time.monotonic()
         batches = iter(loader)
         while True:
@@ -186,12 +197,13 @@ class Server:
             batch = next(batches, self)
             self._loading_since = None
             if batch is self:
-                break
+                return True
             with self._changed:
                 # Who joined since it began may need what nobody needed then.
                 taking = any(member.takes(self._number) for member in self._members.in_epoch())
                 if not (given := taking or self._number >= plan.first):
                     self._number += 1
+                    self._offer_again(batch)
             if given:
                 self._give(batch)
             with self._changed:
@@ -199,29 +211,81 @@ class Server:
                     raise _Ending
                 if not self._members.in_epoch():
                     self._plan = None  # nobody joins what ends here
-                    break  # nobody needs the rest
+                    return False
 
     def _give(self, batch: object) -> None:
         from radt.loaders.layout import LaidOut
+        from radt.loaders.shared.collating import Collated
 
+        if isinstance(batch, Collated):
+            if batch.json_bytes:
+                with self._changed:
+                    self._slot_for(0)
+                    if batch.generation == self._generation:
+                        self._hand_out(batch.slot, batch.json_bytes)
+                        return
+            batch = self._taken_out(batch)
         laid_out = LaidOut(batch)
-        description = laid_out.layout.to_json()
-        needed = laid_out.layout.nbytes + len(description)
         with self._changed:
-            arena, slot = self._slot_for(needed)
-        view = arena.slot(slot)
-        laid_out.write(view)
-        view[len(view) - len(description) :] = description
+            arena, slot = self._slot_for(laid_out.nbytes)
+        json_bytes = laid_out.write_described(arena.slot(slot))
         with self._changed:
-            filled = Filled(slot, self._base + self._number, len(description))
-            takers = [m for m in self._members.in_epoch() if m.takes(self._number)]
-            holders = {member.number for member in takers}
-            if self._window_open:
-                holders.add(WINDOW_HOLDER)
-            self._ring.fill(filled, holders)
-            for member in takers:
-                self._send_slot(member, filled)
-            self._number += 1  # here: who joins now does not miss a batch that was just given
+            self._hand_out(slot, json_bytes)
+
+    def _hand_out(self, slot: int, json_bytes: int) -> None:
+        filled = Filled(slot, self._base + self._number, json_bytes)
+        takers = [m for m in self._members.in_epoch() if m.takes(self._number)]
+        holders = {member.number for member in takers}
+        if self._window_open:
+            holders.add(WINDOW_HOLDER)
+        self._ring.fill(filled, holders)
+        for member in takers:
+            self._send_slot(member, filled)
+        self._number += 1  # here: who joins now does not miss a batch that was just given
+        self._offer()
+
+    # Slots that workers fill ----------------------------------------------------------------------
+
+    def _offer(self) -> None:
+        """Offer workers as many slots as they can fill."""
+        if self._offers is None or self._arena is None or self._retired:
+            return
+        while (slot := self._ring.offer()) is not None:
+            if not self._offers.send(self._generation, slot, self._arena):
+                self._ring.withdraw(slot)
+                return
+
+    def _offer_again(self, batch: object) -> None:
+        """Offer the slot of a batch again, which nobody is given."""
+        from radt.loaders.shared.collating import Collated
+
+        if isinstance(batch, Collated) and batch.generation == self._generation:
+            self._ring.withdraw(batch.slot)
+            self._offer()
+
+    def _taken_out(self, collated: Collated) -> object:
+        """Return a batch that is not in a slot of the arena, but where the worker left it."""
+        from radt.loaders import layout
+
+        if not collated.json_bytes:
+            with self._changed:
+                self._offer_again(collated)
+            return collated.batch
+        view = self._earlier[collated.generation].slot(collated.slot)
+        described = layout.Layout.from_json(view[len(view) - collated.json_bytes :])
+        return layout.read(described, view)
+
+    def _withdraw_offers(self) -> None:
+        """After an epoch that was left: what its workers had is lost to them."""
+        with self._changed:
+            if self._offers is None:
+                return
+            self._offers.withdraw()
+            if multiprocessing.active_children():  # they may still write there
+                self._retired = True
+            else:
+                self._ring.withdraw_all()
+                self._offer()
 
     def _slot_for(self, needed: int) -> tuple[Arena, int]:
         """Wait for a slot of so many bytes."""
@@ -270,14 +334,19 @@ class Server:
         self._close_window()
         if self._arena is not None:
             self._arena.close()
-        slots = self._options.buffer + 1 + self._window_slots(slot_bytes)
-        self._arena, self._ring = Arena(slots, slot_bytes), Ring(slots)
+            if self._offers is not None:
+                self._offers.withdraw()
+                self._earlier[self._generation] = self._arena
+        most = self._options.buffer + 1 + self._window_slots(slot_bytes)
+        self._ring = Ring(most, self._offers.most if self._offers is not None else 0)
+        self._arena = Arena(self._ring.slots, slot_bytes)
         self._generation += 1
         if self._number == 0:
             self._window_open = self._options.window_bytes > 0
         self._retired = False
         for member in self._members.in_epoch():
             self._send_arena(member)
+        self._offer()
         return self._arena
 
     def _close_window(self) -> None:
@@ -286,6 +355,7 @@ class Server:
 
     def _end(self, epoch: int, random: wire.Json, sizes: wire.Json) -> None:
         self._close_window()
+        self._earlier.clear()
         self._randoms[epoch + 1] = random
         for member in self._members.in_epoch():
             self._send(member, {"end": epoch, "random": random, **sizes})
