@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +24,20 @@ def view_of(shared: Arena, *, mutable: bool = True) -> ArenaView:
     return ArenaView(os.dup(shared.descriptor), shared.slots, shared.slot_bytes, mutable=mutable)
 
 
-def test_readers_see_what_is_written_and_not_each_others_writes() -> None:
+@pytest.mark.parametrize("pagemap", ["/proc/self/pagemap", "/nowhere"])
+def test_readers_see_what_is_written_and_not_each_others_writes(
+    pagemap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena, "_PAGEMAP", Path(pagemap))
     shared = Arena(2, 2 * PAGE)
     readers = [view_of(shared) for _ in range(2)]
     for value in (b"a", b"b", b"c"):
         shared.slot(1)[:] = value * 2 * PAGE
         views = [reader.slot(1, lambda: None) for reader in readers]
         assert [bytes(view) for view in views] == [value * 2 * PAGE] * 2
-        views[0][5] = 0
-        assert views[1][5] == shared.slot(1)[5] == value[0]
+        for place in (5, PAGE + 5)[: value[0] % 3]:
+            views[0][place] = 0
+        assert views[1][5] == views[1][PAGE + 5] == shared.slot(1)[5] == value[0]
         del views  # and the next batch is seen whole
     shared.close()
 
@@ -72,6 +78,23 @@ def test_views_outlive_the_arena_and_nothing_stays_mapped_after_them() -> None:
     assert mapped() == 0
 
 
+def test_pages_that_were_only_read_stay_mapped() -> None:
+    def mapped_kb() -> int:
+        _, found, rest = Path("/proc/self/smaps").read_text("utf-8").partition("memfd:radt-loader")
+        assert found
+        match = re.search(r"^Rss: +(\d+) kB$", rest, re.M)
+        assert match is not None
+        return int(match[1])
+
+    shared = Arena(1, PAGE)
+    reader = view_of(shared)
+    shared.close()
+    del shared
+    assert (bytes(reader.slot(0, lambda: None)), mapped_kb()) == (bytes(PAGE), PAGE // 1024)
+    reader.slot(0, lambda: None)[7] = 1
+    assert mapped_kb() == 0
+
+
 def test_no_reader_can_shorten_it() -> None:
     shared = Arena(1, PAGE)
     with pytest.raises(PermissionError):
@@ -93,16 +116,27 @@ def test_more_than_there_is_is_refused_with_sizes(
 # Who holds what ---------------------------------------------------------------------------------
 
 
-@given(slots=st.integers(1, 4), steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3))))
+@given(
+    slots=st.integers(1, 4),
+    offers=st.integers(0, 3),
+    steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3))),
+)
 def test_a_slot_is_free_when_all_who_hold_it_have_released_it(
-    slots: int, steps: list[tuple[int, int]]
+    slots: int, offers: int, steps: list[tuple[int, int]]
 ) -> None:
-    ring, held = Ring(slots), {}  # type: ignore[var-annotated]
+    ring, held = Ring(slots, offers), {}  # type: ignore[var-annotated]
+    offered: list[int] = []
     for number, (what, who) in enumerate(steps):
         free = ring.free()
         assert (free is None) == (len(held) == slots)
-        assert free not in held
+        assert free not in held and free not in offered
+        while (offer := ring.offer()) is not None:
+            assert offer not in held and offer not in offered
+            offered.append(offer)
+        assert len(offered) == offers
         if what < 3 and free is not None:
+            free = offered.pop(0) if offered and what else ring.free()
+            assert free is not None
             holders = set(range(who))
             ring.fill(Filled(free, number, 1), holders)
             if holders:

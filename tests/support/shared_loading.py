@@ -171,6 +171,41 @@ def make_growing() -> list[Any]:
     ]
 
 
+def make_mixed(
+    samples: int,
+    workers: int = 0,
+    persistent: bool = False,
+    context: str | None = None,
+    epoch: int = 0,
+) -> DataLoader[Any]:
+    """One sample a batch, each of another size and content; one is much larger."""
+    return DataLoader(
+        Sized(samples),
+        batch_size=1,
+        sampler=_ByEpoch(samples, epoch),
+        num_workers=workers,
+        persistent_workers=persistent,
+        multiprocessing_context=context,
+    )
+
+
+class Sized(Dataset[torch.Tensor]):
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.arange(index * 100 + 90_000 * (index == 23))
+
+
+class _ByEpoch(Planned):
+    def __init__(self, samples: int, epoch: int) -> None:
+        super().__init__(samples)
+        self.epoch = epoch
+
+
 def name_of_its_own() -> str:
     return f"{os.getpid()}-{next(_numbers)}"
 
