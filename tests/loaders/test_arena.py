@@ -191,6 +191,34 @@ def test_it_begins_at_the_first_batch_that_anybody_needs() -> None:
     assert plan.first == 0  # the one that follows needs all of it
 
 
+def test_who_was_cut_off_goes_on_first_and_others_wait() -> None:
+    cut_off = Ask(2, batch=5, random={"a": 1}, cut_off=True)
+    group = members(cut_off, Ask(3), Ask(0), next_epoch=3)
+    plan = group.plan()
+    assert plan is not None
+    assert (plan.epoch, plan.first, plan.random) == (2, 5, {"a": 1})
+    group.begin(plan)
+    assert [m.number for m in group.in_epoch()] == [0]
+    group.end(plan)
+    assert group.plan() is None  # until it asks again
+    group.by_number[0].ask = Ask(3)
+    plan = group.plan()
+    assert plan is not None
+    assert (plan.epoch, plan.first) == (3, 0)
+    group.begin(plan)
+    assert len(group.in_epoch()) == 3
+    # If others are further, it misses the epochs between.
+    group = members(cut_off, Ask(6), next_epoch=6)
+    plan = group.plan()
+    assert plan is not None
+    group.begin(plan)
+    group.end(plan)
+    group.by_number[0].ask = Ask(3)
+    plan = group.plan()
+    assert plan is not None
+    assert plan.epoch == 6
+
+
 def test_it_waits_for_those_who_come_back_after_a_restart() -> None:
     group = members(Ask(0))
     group.expected = 2

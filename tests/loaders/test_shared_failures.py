@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from tests.support.shared_loading import (
     make_huge,
     make_nothing,
     make_planned,
+    make_random,
     message_waits,
     name_of_its_own,
     server_of,
@@ -300,6 +303,108 @@ def test_a_new_server_does_not_wait_for_who_left_the_one_before() -> None:
         assert first._session is not None
         assert first._session._expected == 2  # not 3, as when the epoch began
         assert taker.result() == [expected(40, 1)[1:]]
+
+
+def test_who_comes_back_late_to_a_new_server_goes_on_where_it_was() -> None:
+    name, arguments = name_of_its_own(), {"samples": 20, "batch_size": 2}
+
+    def opened() -> SharedLoader:
+        return SharedLoader(make_random, name=name, arguments=arguments, linger_s=0.1)
+
+    plain = make_random(**arguments)
+    order = [[batch[0].tolist() for batch in plain] for _ in range(3)]
+    late = [opened(), opened()]
+    loops = [iter(loader) for loader in late]
+    for batches in loops:
+        assert [next(batches)[0].tolist() for _ in range(3)] == order[0][:3]
+    server = server_of(late[0])
+    os.kill(server, signal.SIGTERM)
+    wait_until(lambda: not alive(server), "its end")
+    with opened() as early:  # it has the new server to itself: nobody has come back
+        assert [batch[0].tolist() for batch in early] == order[0]
+        takers = [Rest(early, 2), *(Rest(a, 2, b) for a, b in zip(late, loops, strict=True))]
+        for taker in takers:
+            taker.start()
+        found = [taker.result() for taker in takers]
+    assert found == [order[1:], [order[0][3:], order[1]], [order[0][3:], order[1]]]
+
+
+class Rest(threading.Thread):
+    """Takes some epochs, the first of which may have begun, and closes the loader."""
+
+    def __init__(self, loader: SharedLoader, epochs: int, batches: Any = None) -> None:
+        super().__init__(daemon=True)
+        self.loader, self.epochs, self.batches = loader, epochs, batches
+        self.found: list[list[Any]] = []
+
+    def run(self) -> None:
+        with self.loader:
+            for _ in range(self.epochs):
+                batches = self.loader if self.batches is None else self.batches
+                self.found.append([batch[0].tolist() for batch in batches])
+                self.batches = None
+
+    def result(self) -> list[list[Any]]:
+        self.join(TIMEOUT_S)
+        assert not self.is_alive(), "it hangs"
+        return self.found
+
+
+def test_the_end_of_a_server_is_waited_for_if_nobody_else_is_left() -> None:
+    name = name_of_its_own()
+    first, second = shared(20, 2, name=name), shared(20, 2, name=name)
+    loops = [iter(first), iter(second)]
+    for batches in loops:
+        next(batches)
+    while message_waits(first):  # the batches that were sent
+        next(loops[0])
+    server = server_of(first)
+    second.close()
+    wait_until(lambda: message_waits(first), "news of it")
+    first.close()
+    assert not alive(server)
+
+
+def test_the_end_of_a_server_that_others_use_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = name_of_its_own()
+    first = shared(20, 2, name=name)
+    batches = iter(first)
+    next(batches)
+    with shared(20, 2, name=name) as second:
+        assert first._session is not None
+
+        def join(self: threading.Thread, timeout: float | None = None) -> None:
+            raise AssertionError("it waits")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "join", join)
+            first.close()
+        assert epoch_of(second) == expected(20, 2)
+
+
+def test_a_loop_that_was_given_up_at_once_leaves_nothing_to_the_next() -> None:
+    name = name_of_its_own()
+    with shared(20, 2, name=name) as loader:
+        len(loader)  # what the server says at first has been read
+        for _ in range(3):
+            given_up = iter(loader)
+            wait_until(lambda: _begun(loader), "the epoch's beginning")
+            again = iter(loader)
+            assert [batch[1].tolist() for batch in again] == expected(20, 2)
+            assert list(given_up) == []
+            loader.set_epoch(0)
+
+
+def _begun(loader: SharedLoader) -> bool:
+    """Whether the beginning of an epoch is what the consumer will read next."""
+    assert loader._session is not None
+    waiting = socket.socket(fileno=os.dup(loader._session._connection.fileno()))
+    try:
+        return b"begin" in waiting.recv(60_000, socket.MSG_PEEK)
+    finally:
+        waiting.close()
 
 
 def test_workers_end_with_their_server_even_if_they_hang() -> None:

@@ -55,7 +55,8 @@ class SharedLoader(Loader[Any]):
     epoch began. A new server makes that epoch again and leaves out what was given, which costs the
     loading of the batches before it. Consumers also go on like this if their server is asked to end
     (SIGTERM), as radt does when the run whose process started it is over. A service row
-    (``-m radt.loaders.serve``) avoids it.
+    (``-m radt.loaders.serve``) avoids it. A new server waits 10 s for them. For one that comes
+    later it loads the rest of its epoch when the others have come to the end of theirs.
 
     *Batches* consist of tensors on the CPU, NumPy arrays, strings, numbers and None, in tuples,
     lists and dicts. A batch stays as it is for as long as anything of it is used, and its slot is
@@ -129,7 +130,7 @@ class SharedLoader(Loader[Any]):
         self._mutable, self._stall_warning_s = mutable, stall_warning_s
         self._restart = restart
         self._position = _Position()
-        self._partial = self._under_way = self._begun = False
+        self._partial = self._under_way = self._begun = self._cut_off = False
         self._pieces = Pieces(batch_size)
         self._loop = 0
         self._failure: LoaderError | None = None
@@ -231,7 +232,7 @@ class SharedLoader(Loader[Any]):
         session = self._checked()
         self._leave()
         self._loop += 1
-        self._under_way, self._begun = True, False
+        self._under_way, self._begun, self._cut_off = True, False, False
         self._pieces = Pieces(self._batch_size)
         self._ask(session)
         return _Epoch(self, self._loop)
@@ -290,7 +291,7 @@ class SharedLoader(Loader[Any]):
 
     def _begin(self, begin: Begin) -> None:
         """An epoch begins, for the second time if the server is a new one."""
-        before, self._begun = self._position, True
+        before, self._begun, self._cut_off = self._position, True, False
         follows = begin.epoch == before.epoch
         if not follows and (before.named or before.batch or before.row):
             warn_once(
@@ -314,16 +315,24 @@ class SharedLoader(Loader[Any]):
             except Moved as moved:
                 session = self._moved(moved)
                 continue
-            if isinstance(event, Begin):
+            if isinstance(event, Begin) and event.loop == self._loop:
                 return event
-            if not self._begun:
+            if not self._begun or isinstance(event, Begin):
                 continue  # of an epoch that was left: the server has released it
             return event if isinstance(event, End) else session.given(event)
 
     def _ask(self, session: Session) -> None:
         position = self._position
         session.ask(
-            Ask(position.epoch, position.named, position.batch, position.random, self._join)
+            Ask(
+                position.epoch,
+                position.named,
+                position.batch,
+                position.random,
+                self._join,
+                self._loop,
+                self._cut_off,
+            )
         )
 
     def _moved(self, moved: Moved) -> Session:
@@ -343,7 +352,7 @@ class SharedLoader(Loader[Any]):
                 "See its output for why. With restart=True, training goes on with a new server",
             )
         session = self._session = self._new_session(moved.members or self._session.members)
-        self._begun = False
+        self._cut_off, self._begun = self._cut_off or self._begun, False
         if self._under_way:
             self._ask(session)
         return session

@@ -116,6 +116,8 @@ class Ask:
         batch: The first batch that it needs.
         random: `randomness.state_of` of the epoch's beginning, if it knows it.
         join: What to do if an epoch is under way.
+        loop: Which of the consumer's loops asks, counted by it.
+        cut_off: Whether the server before ended in the middle of this epoch.
     """
 
     epoch: int
@@ -123,6 +125,8 @@ class Ask:
     batch: int = 0
     random: dict[str, object] | None = None
     join: Join = Join.EPOCH
+    loop: int = 0
+    cut_off: bool = False
 
 
 @dataclass(slots=True)
@@ -132,6 +136,8 @@ class Member:
     number: int
     name: str
     ask: Ask | None = None
+    #: Of its last ask.
+    loop: int = 0
     #: Takes part in the epoch under way, from this batch on; None if it does not.
     first: int | None = None
     #: The arena that it has mapped.
@@ -147,11 +153,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An epoch that begins: its number and the first batch that anybody needs."""
+    """An epoch that begins: its number and the first batch that anybody needs.
+
+    ``rest`` says that it is for those only who were cut off in it.
+    """
 
     epoch: int
     first: int
     random: dict[str, object] | None
+    rest: bool = False
 
 
 @dataclass(slots=True)
@@ -178,30 +188,39 @@ class Members:
         """Return the next epoch if all consumers want it; None if one does not yet.
 
         It has the number that all of them name. Where they differ it is the one after the last, or
-        the largest if there was none, and they follow.
+        the largest if there was none, and they follow. But who was cut off in an epoch goes on
+        there first, and the others wait.
         """
         asks = [member.ask for member in self.all() if member.ask is not None]
         if not asks or len(asks) < max(len(self.by_number), self.expected):
             return None
         numbers = {ask.epoch for ask in asks}
-        epoch = numbers.pop() if len(numbers) == 1 else self.next_epoch or max(numbers)
+        cut_off = {ask.epoch for ask in asks if ask.cut_off}
+        rest = bool(cut_off) and len(numbers) > 1
+        if rest:
+            epoch = min(cut_off)
+        else:
+            epoch = numbers.pop() if len(numbers) == 1 else self.next_epoch or max(numbers)
         fitting = [ask for ask in asks if ask.epoch == epoch]
-        first = min((ask.batch for ask in asks if ask.epoch == epoch), default=0)
-        if len(fitting) < len(asks):
+        first = min((ask.batch for ask in fitting), default=0)
+        if len(fitting) < len(asks) and not rest:
             first = 0  # who follows needs all of it
         states = (ask.random for ask in fitting if ask.random is not None)
-        return Plan(epoch, first, next(states, None))
+        return Plan(epoch, first, next(states, None), rest)
 
     def begin(self, plan: Plan) -> None:
-        """All who asked take part."""
+        """All who asked take part; in a rest those who asked for it."""
         self.expected = 0
         for member in self.all():
             assert member.ask is not None
-            member.first = member.ask.batch if member.ask.epoch == plan.epoch else 0
-            member.ask = None
+            fits = member.ask.epoch == plan.epoch
+            if fits or not plan.rest:
+                member.first = member.ask.batch if fits else 0
+                member.ask = None
 
-    def end(self, epoch: int) -> None:
+    def end(self, plan: Plan) -> None:
         """Nobody takes part any more."""
-        self.next_epoch = epoch + 1
+        after = plan.epoch + 1
+        self.next_epoch = max(self.next_epoch, after) if plan.rest else after
         for member in self.all():
             member.first = None

@@ -9,6 +9,7 @@ process when nobody is left. Both share the state of this class under one lock.
     consumer                                    server
     {"hello": factory, ...}               ──▶   welcome, or refused
     {"ask": epoch, ...}                   ──▶   begin, when all consumers have asked
+                                          ◀──   members, whenever their number changes
                                           ◀──   arena with its descriptor, when it is new
                                           ◀──   16 bytes for each batch
     16 bytes when it has done with one    ──▶   the slot is free when all have
@@ -103,6 +104,8 @@ class Server:
         #: Messages that every consumer gets, also one that comes later.
         self._announced: list[wire.Json] = []
         self._randoms: dict[int, wire.Json] = {}
+        #: The epoch that follows the one that was loaded last.
+        self._after = 0
         self._plan: Plan | None = None
         self._sizes: wire.Json = {}
         self._number = 0  # of the batch that comes next
@@ -165,7 +168,7 @@ class Server:
             if not self._load(plan, loader):
                 self._withdraw_offers()
             with self._changed:
-                self._end(plan.epoch, randomness.state_of(loader), sizes(loader))
+                self._end(plan, randomness.state_of(loader), sizes(loader))
 
     def _next_plan(self) -> Plan | None:
         if self._members.expected and time.monotonic() >= self._return_deadline:
@@ -177,7 +180,7 @@ class Server:
 
         set_epoch(loader, plan.epoch)
         state = plan.random or self._randoms.get(plan.epoch)
-        if state is not None and (plan.epoch != self._members.next_epoch or plan.random):
+        if state is not None and (plan.epoch != self._after or plan.random):
             randomness.restore(state, loader)
         self._randoms[plan.epoch] = randomness.state_of(loader)
         self._sizes = sizes(loader)
@@ -353,13 +356,14 @@ class Server:
         self._window_open = False
         self._ring.drop(WINDOW_HOLDER)
 
-    def _end(self, epoch: int, random: wire.Json, sizes: wire.Json) -> None:
+    def _end(self, plan: Plan, random: wire.Json, sizes: wire.Json) -> None:
         self._close_window()
         self._earlier.clear()
-        self._randoms[epoch + 1] = random
+        self._after = plan.epoch + 1
+        self._randoms[self._after] = random
         for member in self._members.in_epoch():
-            self._send(member, {"end": epoch, "random": random, **sizes})
-        self._members.end(epoch)
+            self._send(member, {"end": plan.epoch, "random": random, **sizes})
+        self._members.end(plan)
         self._plan = None
 
     def _wait(self) -> None:
@@ -478,9 +482,10 @@ class Server:
         match message:
             case {"hello": factory, "consumer": name, "expected": expected}:
                 self._welcome(number, Factory.from_json(factory), name, expected)
-            case {"ask": epoch, "named": named, "batch": batch, "random": random, "join": join}:
+            case {"ask": ask}:
                 member = self._members.by_number[number]
-                member.ask = Ask(epoch, named, batch, random, Join(join))
+                member.ask = Ask(**{**ask, "join": Join(ask["join"])})
+                member.loop = member.ask.loop
                 self._join(member)
             case {"leave": taken}:
                 member = self._members.by_number[number]
@@ -501,11 +506,14 @@ class Server:
             self._connections[number].send({"refused": self._factory.to_json()})
             self._remove(number)
             return
-        member = self._members.by_number[number] = Member(number, name)
+        member = Member(number, name)
+        self._say_members(1)
+        self._members.by_number[number] = member
         if expected and not self._plan:
             self._members.expected = max(self._members.expected, expected)
             self._return_deadline = self._return_deadline or time.monotonic() + _RETURN_S
         self._send(member, {"welcome": os.getpid(), "buffer": self._options.buffer})
+        self._send(member, {"members": len(self._members.by_number)})
         for message in self._announced:
             self._send(member, message)
 
@@ -581,7 +589,8 @@ class Server:
         if connection is not None:
             self._selector.unregister(connection.fileno())
             connection.close()
-        self._members.by_number.pop(number, None)
+        if self._members.by_number.pop(number, None) is not None:
+            self._say_members()
         self._ring.drop(number)
 
     # Messages to consumers, under the lock --------------------------------------------------------
@@ -592,12 +601,16 @@ class Server:
             for member in self._members.all():
                 self._send(member, message)
 
+    def _say_members(self, more: int = 0) -> None:
+        for member in self._members.all():
+            self._send(member, {"members": len(self._members.by_number) + more})
+
     def _send_begin(self, member: Member) -> None:
         assert self._plan is not None
         epoch = self._plan.epoch
         random = self._randoms[epoch]
         begin = {"begin": epoch, "first": member.first, "random": random, "base": self._base}
-        self._send(member, {**begin, "members": len(self._connections), **self._sizes})
+        self._send(member, {**begin, "loop": member.loop, **self._sizes})
         if self._arena is not None:
             self._send_arena(member)
 

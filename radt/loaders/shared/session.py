@@ -46,11 +46,12 @@ _STARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """An epoch begins for this consumer."""
+    """An epoch begins for a loop of this consumer."""
 
     epoch: int
     first: int
     random: wire.Json
+    loop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Session:
         self._generations: dict[int, _Generation] = {}
         self._current = 0
         self._copies = False
-        #: How many consumers the server had when the epoch began.
+        #: How many consumers the server has, as far as it has said.
         self.members = 0
         self._base = 0  # the server's number of the epoch's first batch
         self._taken = -1
@@ -182,7 +183,7 @@ class Session:
 
     def ask(self, ask: Ask) -> None:
         """Ask for an epoch; `next` returns its `Begin` when it begins."""
-        self._send(asdict(ask) | {"ask": ask.epoch})
+        self._send({"ask": asdict(ask)})
 
     def leave(self) -> None:
         """Take no more batches of the epoch under way; those that were sent are released."""
@@ -273,10 +274,12 @@ class Session:
                 view = ArenaView(message.descriptor, slots, slot_bytes, mutable=self._mutable)
                 self._generations = {generation: _Generation(view)}
             case {"begin": epoch, "first": first, "random": random}:
-                self.members, self._base = said["members"], said["base"]
-                return Begin(epoch, first, random)
+                self._base = said["base"]
+                return Begin(epoch, first, random, said["loop"])
             case {"end": epoch, "random": random}:
                 return End(epoch, random)
+            case {"members": members}:
+                self.members = members
             case {"copy": True}:
                 self._copies = True
             case {"moved": members}:
@@ -329,8 +332,15 @@ class Session:
 
     def close(self) -> None:
         """Leave the server; batches that are still held stay as they are."""
+        if self._connection.fileno() < 0:
+            return
         if any(generation.held for generation in self._generations.values()):
             self._send({"bye": True})
+        with contextlib.suppress(wire.Closed):
+            while _readable(self._connection, 0) and (message := self._connection.receive()):
+                if message.descriptor >= 0:
+                    os.close(message.descriptor)
+                self.members = message.json.get("members", self.members)
         self._connection.close()
 
     def wait_for_own_server(self) -> None:
