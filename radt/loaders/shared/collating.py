@@ -8,6 +8,7 @@ does not fit, collates as it always does: nobody waits for a slot.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -24,6 +25,8 @@ from radt.errors import LoaderError
 from radt.loaders.arena import Arena
 from radt.loaders.layout import LaidOut, Room
 
+#: Of the socket's buffer, and of descriptors that are on their way.
+_NO_ROOM = (errno.EAGAIN, errno.ETOOMANYREFS)
 #: Generation of the arena, slot, bytes of a slot.
 _OFFER = struct.Struct("<IIQ")
 
@@ -72,7 +75,9 @@ class Offers:
         offer = _OFFER.pack(generation, slot, arena.slot_bytes)
         try:
             socket.send_fds(self._ours, [offer], [arena.descriptor])
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
             return False
         return True
 
