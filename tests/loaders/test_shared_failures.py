@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -73,7 +74,8 @@ def test_what_is_no_tensor_is_named() -> None:
 def test_a_worker_that_is_killed_fails_every_consumer() -> None:
     arguments = {"bad": "dies", "workers": 1}
     _, error = failing(make_faulty, name=name_of_its_own(), arguments=arguments)
-    assert "dataloader.py" in str(error)  # torch has several errors for it
+    # torch has several errors for it; one is raised by a signal handler, wherever the server is.
+    assert re.search(r"dataloader\.py|DataLoader worker \(pid", str(error))
 
 
 def test_a_data_set_that_hangs_fails_after_the_time_given() -> None:
