@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from radt.integrations.autolog import autolog
     from radt.run import (
         Audio,
+        ChildRun,
         Histogram,
         Html,
         Image,
@@ -40,6 +41,7 @@ __version__ = "1.0.0.dev0"
 
 __all__ = [
     "Audio",
+    "ChildRun",
     "Histogram",
     "Html",
     "Image",

@@ -27,6 +27,8 @@ TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
 
 #: ``service`` for a run that serves the others of its workload (`radt.model.Role`).
 ROLE = "radt.role"
+#: Id of the run whose process trains this one, among others (`radt.Run.child`).
+PARENT = "radt.parent"
 #: The row's letter within its workload: ``a``, ``b``.
 LETTER = "radt.letter"
 #: GPUs as the Devices column names them.

@@ -180,7 +180,7 @@ class _Leftover:
         metas = self.journals.metas()
         self._boots = {meta.boot_id for meta in metas}
         # The machine may have been restarted since, or suspended: it had another offset then.
-        clock = Clock(metas[0].offset_ns) if metas else clock
+        self._clock = clock = Clock(metas[0].offset_ns) if metas else clock
         self._numbering = Numbering(
             run.run_id, reader.series([run.run_id]), reader.markers([run.run_id])
         )
@@ -293,6 +293,9 @@ class _Leftover:
         ]
         if self._end is not None and self._manifest is not None and run.ended_ns is None:
             times_ns.append(self._manifest.clock.to_wall_ns(self._end.ended_ns))
+        finish = self.intake.finish()
+        if finish is not None and finish.ended_ns is not None:
+            times_ns.append(self._clock.to_wall_ns(finish.ended_ns))
         known_ns = run.ended_ns or run.started_ns or run.created_ns
         return max([known_ns, *times_ns])
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from radt.home import runtime_dir
 from radt.model import ListenerChoice
+from radt.tags import PARENT
 
 #: Part of the socket's name, so that collectors of incompatible versions coexist.
 PROTOCOL_VERSION = 3
@@ -182,6 +183,11 @@ class StandaloneRun:
     has_runner: bool = False
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def parent_id(self) -> str:
+        """Id of the run that this one is a child of; empty for none."""
+        return self.tags.get(PARENT, "")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -92,7 +92,9 @@ class RunRecorder:
         self._last_markers: list[MarkerRecord] | None = None
         self._totals: list[SeriesBatch] = []
         standalone = run.standalone
-        self._last_reading = None if standalone is None else LastReading(standalone.pid)
+        self._last_reading: LastReading | None = None
+        if standalone is not None and not run.parent_id:  # a child's totals are its parent's
+            self._last_reading = LastReading(standalone.pid)
         self._workload_id = ""
         self._spool = RunDir(Path(run.registration.spool))
         self._claim = Claim(self._spool.path)
@@ -316,7 +318,7 @@ class RunRecorder:
                 self.write(pending)
             self.written(pending)
             more = more or pending.journal.more
-        ended_ns = self._clock.to_wall_ns(ending.ended_ns)
+        ended_ns = self._clock.to_wall_ns(self._ended_ns(ending))
         if self._last_markers is None:
             self._last_markers = list(self._intake.close_open(ended_ns))
             self._totals = self._read_totals(ended_ns)
@@ -356,6 +358,13 @@ class RunRecorder:
         if self.run.tracker_cpu_s is not None:
             cost[TRACKER_CPU_S] = f"{self.run.tracker_cpu_s:.3f}"
         return cost
+
+    def _ended_ns(self, ending: Ending) -> int:
+        """Return the monotonic time of the run's end; the script's own, if it says so."""
+        finish = self._intake.finish() if ending.status is None else None
+        if finish is None or finish.ended_ns is None:
+            return ending.ended_ns
+        return finish.ended_ns
 
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         if ending.status is not None:

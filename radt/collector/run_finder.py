@@ -34,9 +34,7 @@ class RunFinder:
         Raises:
             OSError: There is no free descriptor to look with; the next call looks again.
         """
-        for folder in asked_for():
-            if (manifest := _read(folder)) is not None:
-                yield manifest
+        yield from waiting()
         for home in homes:
             now_s = time.monotonic()
             if now_s - self._looked_s.get(home, -_LOOK_S) < _LOOK_S:
@@ -64,6 +62,17 @@ class RunFinder:
                 yield manifest
             del self._since_s[folder]
             seen.add(name)
+
+
+def waiting() -> Iterator[Manifest]:
+    """Yield the runs that have asked for a collector.
+
+    Raises:
+        OSError: There is no free descriptor to look with.
+    """
+    for folder in asked_for():
+        if (manifest := _read(folder)) is not None:
+            yield manifest
 
 
 def _read(folder: Path) -> Manifest | None:

@@ -106,6 +106,11 @@ class ActiveRun:
         return self.registration.run_id
 
     @property
+    def parent_id(self) -> str:
+        """Return the run whose processes this one shares, which are measured there; or empty."""
+        return "" if self.standalone is None else self.standalone.parent_id
+
+    @property
     def sampling(self) -> bool:
         """Return whether listeners must read for this run."""
         return self.started_ns is not None and self.ending is None

@@ -17,7 +17,7 @@ from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import OnTime, ProcessTable, RunsOn, own_cpu_s, stop_run
 from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
 from radt.collector.rows import put_rows
-from radt.collector.run_finder import RunFinder
+from radt.collector.run_finder import RunFinder, waiting
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
@@ -132,10 +132,11 @@ class Service:
         run = self._run(run_id)
         if run.started_ns is not None:
             return
-        if not resumed:  # otherwise an earlier worker has already used CPU time for it
-            run.tracker_begins(self._cpu_s())
-        self._on.begin(run_id)
-        self._table.watch(run_id, pid, owns_group=run.standalone is None)
+        if not run.parent_id:  # a child's processes are its parent's
+            if not resumed:  # otherwise an earlier worker has already used CPU time for it
+                run.tracker_begins(self._cpu_s())
+            self._on.begin(run_id)
+            self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
         self._pool.wake()
@@ -160,8 +161,10 @@ class Service:
             # This worker is younger than the run, and the run's state is gone.
             self.register(registration, owner)
         run = self._run(run_id)
+        deadline_s = time.monotonic() + timeout_s
         self._end(run, ending)
-        if not run.done.wait(timeout_s):
+        family = (run, *self._children(run))
+        if not all(one.done.wait(deadline_s - time.monotonic()) for one in family):
             raise RefusedError(
                 f"run {run_id} is not in its store yet: {self._problem_of(run)}",
                 "No data is lost; the collector keeps retrying",
@@ -194,6 +197,8 @@ class Service:
             log.info("continuing run %s", run.run_id)
             run.note("collector restarted", "")
             self._adopt(run)
+            if run.parent_id:
+                self._taken_up[run.run_id] = run
             if known.pid is not None and known.started_ns is not None:
                 self.started(run.run_id, known.pid, known.started_ns, resumed=True)
             if known.ending is not None:
@@ -253,7 +258,8 @@ class Service:
             not manifest.run.has_runner
             and JournalReader(Path(registration.spool) / "journal", {}).being_written
         ):
-            self.begin(manifest.run, manifest.owner if manifest.alive else None)
+            is_watched = manifest.alive and not manifest.run.parent_id  # else its parent is
+            self.begin(manifest.run, manifest.owner if is_watched else None)
             with self._lock:
                 if run := self._runs.get(registration.run_id):
                     self._taken_up[registration.run_id] = run
@@ -270,6 +276,8 @@ class Service:
             try:
                 if run.ending is None and journal.being_written:
                     continue
+                if self._is_cut_off(run, journal):
+                    continue
             except OSError as error:
                 log.warning("run %s: %s", run.run_id, error)
                 continue
@@ -277,6 +285,12 @@ class Service:
                 self._taken_up.pop(run.run_id, None)
             if run.ending is None:
                 self.orphaned(run)
+
+    def _is_cut_off(self, child: ActiveRun, journal: JournalReader) -> bool:
+        """Return whether a child has no end of its own: it ends as its parent, which has not."""
+        with self._lock:
+            parent = self._runs.get(child.parent_id)
+        return parent is not None and parent.ending is None and journal.finish() is None
 
     def check_owners(self) -> None:
         """End the runs whose owner has died."""
@@ -420,7 +434,25 @@ class Service:
     def _cpu_s(self) -> float:
         return own_cpu_s(self._deliverers.pids)
 
+    def _children(self, run: ActiveRun) -> list[ActiveRun]:
+        """Return the children of a run that are being recorded."""
+        with self._lock:
+            return [child for child in self._runs.values() if child.parent_id == run.run_id]
+
+    def _end_children(self, run: ActiveRun, ending: Ending) -> None:
+        """End the children of a run that ends, as it ends unless they say how they ended."""
+        try:
+            self._take_up_all(waiting())
+        except OSError as error:
+            log.warning("looking for children of run %s: %s", run.run_id, error)
+        status = ending.status or ending.fallback
+        fallback = RunStatus.KILLED if status is RunStatus.FINISHED else status
+        for child in self._children(run):
+            self._end(child, Ending(ending.ended_ns, reason=ending.reason, fallback=fallback))
+
     def _end(self, run: ActiveRun, ending: Ending) -> None:
+        if not run.parent_id:
+            self._end_children(run, ending)
         if run.sampling:
             self._pool.read_last(run)
         run.tracker_ends(self._cpu_s())  # before the store's thread sees that it has ended

@@ -94,7 +94,7 @@ class EventKind(StrEnum):
     TAGS = "tags"  # values
     EPOCHS = "epochs"  # total
     DROPPED = "dropped"  # count
-    FINISH = "finish"  # status, reason
+    FINISH = "finish"  # status, reason; of a child also ended_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,14 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End of the run as its first process reports it; ``reason`` is empty on success."""
+    """End of the run as its first process reports it; ``reason`` is empty on success.
+
+    ``ended_ns`` is its time, monotonic; None if others end the run.
+    """
 
     status: RunStatus
     reason: str = ""
+    ended_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,12 @@ class JournalReader:
             event = None if source.meta.label else source.last_event(EventKind.FINISH)
             if event is not None:
                 with suppress(LookupError, TypeError, ValueError):  # it is damaged
-                    ending = Finish(RunStatus(event["status"]), str(event["reason"]))
+                    ended_ns = event.get("ended_ns")
+                    ending = Finish(
+                        RunStatus(event["status"]),
+                        str(event["reason"]),
+                        None if ended_ns is None else int(ended_ns),
+                    )
         return ending
 
     def metas(self) -> list[JournalMeta]:

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from radt.run.child import ChildRun
 from radt.run.compat import RADTBenchmark, log_metric, log_metrics, shutdown
 from radt.run.history import Audio, Histogram, Html, Image, Table, Video
 from radt.run.lifecycle import current
@@ -22,6 +23,7 @@ from radt.run.session import (
 
 __all__ = [
     "Audio",
+    "ChildRun",
     "Histogram",
     "Html",
     "Image",

@@ -6,13 +6,13 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radt.errors import RadtError, cut, described, text_of
+from radt.errors import RadtError, described
 from radt.home import (
     HOME_VARIABLE,
     OWN_TOTALS_VARIABLE,
@@ -22,7 +22,8 @@ from radt.home import (
 )
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
-from radt.model import RunStatus
+from radt.run.child import ChildRun, Family
+from radt.run.endings import ending_of
 from radt.run.history import History
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitWatch
@@ -44,7 +45,8 @@ class ActiveRun:
     ``depth`` counts the blocks that are open in it; ``run`` is the outermost one's, ``runs`` are
     those of all of them. ``watch`` holds the limits, None without any. ``instruments`` measure from
     inside. ``usage`` is what the kernel had counted of the process as the run began, empty where
-    somebody else counts; ``history`` is what the run keeps for scripts that log as W&B's do.
+    somebody else counts; ``history`` is what the run keeps for scripts that log as W&B's do;
+    ``children`` are the runs within it that this process began.
     """
 
     target: Target
@@ -59,6 +61,7 @@ class ActiveRun:
     pid: int = field(default_factory=os.getpid)
     usage: dict[str, float] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    children: Family = field(default_factory=Family)
     instruments: Instruments = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +81,7 @@ class _State:
         #: Journals of runs that others end: one a process, however many blocks it opens.
         self.joined: dict[str, JournalWriter] = {}
         self.owned = 0
+        self.ends_at_exit = False
         #: What the kernel had counted of this process as its first block began, in a container.
         self.usage: dict[str, float] = {}
         self.lock = threading.RLock()
@@ -155,12 +159,13 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
     if os.getpid() != active.pid:  # a forked child that came out of its parent's block
         active.journal.close()
         return
+    status, reason = ending_of(error)
+    active.children.end(status, reason)
     _guarded("measuring from inside", active.instruments.close)
     if active.usage:
         _guarded("recording the run's totals", partial(_write_totals, active))
     if active.target.part in (Part.NONE, Part.MEMBER):
         return
-    status, reason = ending_of(error)
     active.journal.say(EventKind.FINISH, status=str(status), reason=reason)
     active.journal.close()
     _restore_environment(active)
@@ -170,26 +175,22 @@ def leave(active: ActiveRun, error: BaseException | None) -> None:
         _guarded("ending the run", lambda: session.finish(status, reason))
 
 
+def begin_child(active: ActiveRun | None, name: str, params: Mapping[str, object]) -> ChildRun:
+    """Begin a run within a run; without one it takes values and keeps none."""
+    if active is None:
+        return Family().begin(None, name, params)
+    if not isinstance(active.journal, JournalWriter):
+        return active.children.begin(None, name, params)
+    _end_with_process()
+    return active.children.begin(active.target, name, params)
+
+
 def _write_totals(active: ActiveRun) -> None:
     target = active.target
     rank = None if target.part is Part.OWNER else target.rank
     if target.part is Part.MEMBER and rank is None:
         rank = os.getpid()  # the next script in the container has a file of its own
     write_growth(usage_file(target.run_dir.path, rank), active.usage)
-
-
-def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
-    """Return how a run ended whose block this exception left, and why."""
-    match error:
-        case None | GeneratorExit():
-            return RunStatus.FINISHED, ""
-        case SystemExit(code=None | 0):
-            return RunStatus.FINISHED, ""
-        case SystemExit(code=code):
-            return RunStatus.FAILED, cut(f"exit code {text_of(code) or type(code).__name__}")
-        case KeyboardInterrupt():
-            return RunStatus.KILLED, "interrupted by the user"
-    return RunStatus.FAILED, described(error)
 
 
 def _open(target: Target, options: RunOptions) -> ActiveRun:
@@ -202,8 +203,7 @@ def _open(target: Target, options: RunOptions) -> ActiveRun:
             _state.usage = own_usage()
         return ActiveRun(target, journal, MlflowPassthrough(target), usage=_state.usage)
     _state.owned += 1
-    if _state.owned == 1:
-        atexit.register(_end_at_exit)
+    _end_with_process()
     session = _begin(target, options) if target.part is Part.OWNER else None
     # A journal that nobody could tell the run of would stay for ever.
     lost = target.part is Part.OWNER and (session is None or session.lost)
@@ -274,8 +274,14 @@ def _guarded(what: str, action: Callable[[], object]) -> None:
         warn_once(f"{what} did not work: {described(error)}. Training goes on")
 
 
+def _end_with_process() -> None:
+    """A run whose block is never left (no ``with``), and its children, end with this process."""
+    if not _state.ends_at_exit:
+        _state.ends_at_exit = True
+        atexit.register(_end_at_exit)
+
+
 def _end_at_exit() -> None:
-    """A run whose block was never left (no ``with``) ends with its process."""
     active = _state.current
     if active is None or os.getpid() != active.pid:
         return

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from radt.home import RunDir
 from radt.journal.format import EventKind
-from radt.journal.values import checked_name, to_number, to_step
-from radt.journal.writer import JournalWriter, LogScalar, Number
-from radt.run.files import add_file, add_text
+from radt.journal.values import checked_name, to_step
+from radt.journal.writer import LogScalar
+from radt.run.base import RunBase
+from radt.run.child import ChildRun
 from radt.run.history import Config, History, Summary, log
-from radt.run.instruments import EpochMarker, Instruments, ProfileRange, Span
-from radt.run.lifecycle import ActiveRun, current, enter, leave, measure
-from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
+from radt.run.instruments import EpochMarker, Instruments, ProfileRange
+from radt.run.lifecycle import ActiveRun, begin_child, current, enter, leave, measure
+from radt.run.limits import LimitReached, Limits, LimitWatch
 from radt.run.notices import warn_once
 from radt.run.passthrough import NullJournal
 from radt.run.standalone import RunOptions
-from radt.run.steps import Batch, Batches
 from radt.run.target import NAME_VARIABLE, inside_a_run, wait_for_others
 
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 
 
-class Run:
+class Run(RunBase):
     """A run as the training script sees it: ``with radt.Run() as run: run.log_metric(…)``.
 
     Under ``radt``, the block joins the run that radt started. In a script on its own, it starts a
@@ -60,16 +61,6 @@ class Run:
     and loads mlflow on first use.
     """
 
-    #: Records a value of a metric now: ``log_metric(name, value, step=None)``.
-    #:
-    #: ``value`` is a number, boolean, numpy scalar or tensor of one element, recorded as a double:
-    #: NaN, infinities and -0.0 unchanged. ``step`` is an integer of Python, numpy or torch, from
-    #: -2^63 + 1 to 2^63 - 1, not a boolean. It is an attribute rather than a method to save a call
-    #: per value. Raises TypeError for a value that is not a number or a name that is not a string,
-    #: UsageError for a step or value that is too large, and for a name that is empty, too long or
-    #: unprintable; then records nothing.
-    log_metric: LogScalar
-
     def __init__(
         self,
         name: str | None = None,
@@ -92,9 +83,9 @@ class Run:
             home=None if home is None else Path(home),
             torch=torch,
         )
+        super().__init__()
         self._limits = Limits(max_epoch, max_time_s)
         self._depth = 0
-        self._epoch: EpochMarker | None = None
         self._own_history = History()
         self._active: ActiveRun | None = None
         self._use(None)
@@ -103,14 +94,12 @@ class Run:
         if active is None and self._active is not None:
             self._own_history = self._active.history  # to be read after the end
         self._active = active
-        self._journal: NullJournal | JournalWriter | LimitedJournal
         if active is None:
             outside = NullJournal(lambda: warn_once(_OUTSIDE))
-            self._journal, self._instruments = outside, Instruments(outside)
+            self._log_to(outside, Instruments(outside))
         else:
-            self._journal = active.journal if active.watch is None else active.watch.journal
-            self._instruments = active.instruments
-        self.log_metric = self._journal.scalar
+            journal = active.journal if active.watch is None else active.watch.journal
+            self._log_to(journal, active.instruments)
 
     def __enter__(self) -> Self:
         outermost = self._join()
@@ -232,82 +221,33 @@ class Run:
         """State of `log`, `config` and `summary`."""
         return self._own_history if self._active is None else self._active.history
 
-    def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
-        """Record values of several metrics now: all, or none if one is not a number.
-
-        Raises:
-            TypeError: A value is not a number, a name not a string, or the step not an integer.
-            UsageError: A name is empty, too long or unprintable.
-        """
-        number = None if step is None else to_step(step, next(iter(metrics), None))
-        values = [(checked_name(name), to_number(value)) for name, value in metrics.items()]
-        log = self.log_metric
-        for name, value in values:
-            log(name, value, number)
-
-    def log_param(self, name: str, value: object) -> None:
-        """Record a parameter as text; a later value replaces an earlier one.
-
-        Raises:
-            TypeError: The name is not a string.
-            UsageError: The name is empty, too long or unprintable.
-        """
-        self.log_params({name: value})
-
-    def log_params(self, params: Mapping[str, object]) -> None:
-        """Record several parameters; errors as in `log_param`."""
-        values = {checked_name(name, "parameter"): str(value) for name, value in params.items()}
-        self._journal.say(EventKind.PARAMS, values=values)
-
-    def set_tag(self, name: str, value: object) -> None:
-        """Record a tag as text; a later value replaces an earlier one.
-
-        Raises:
-            TypeError: The name is not a string.
-            UsageError: The name is empty, too long or unprintable.
-        """
-        self.set_tags({name: value})
-
-    def set_tags(self, tags: Mapping[str, object]) -> None:
-        """Record several tags; errors as in `set_tag`."""
-        values = {checked_name(name, "tag"): str(value) for name, value in tags.items()}
-        self._journal.say(EventKind.TAGS, values=values)
-
-    # Files -----------------------------------------------------------------------------------
-
-    def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
-        """Record a copy, taken now, of a file or a folder.
-
-        Links are followed. A warning names files of a folder that cannot be copied (a broken or
-        circular link, a pipe); the rest of the folder is recorded.
-
-        Args:
-            path: File or folder to copy.
-            artifact_path: Folder among the run's artifacts; the root if None.
-
-        Raises:
-            FileNotFoundError: ``path`` does not exist.
-            UsageError: ``artifact_path`` is absolute or leads out of the artifacts.
-        """
-        if self._recording():
-            assert self._active is not None
-            add_file(self._active.target.run_dir, Path(path), artifact_path)
-
-    def log_text(self, text: str, file: str) -> None:
-        """Record text as an artifact named ``file``, which may contain folders: ``a/b.txt``.
-
-        Raises:
-            UsageError: ``file`` is absolute or leads out of the artifacts.
-        """
-        if self._recording():
-            assert self._active is not None
-            add_text(self._active.target.run_dir, text, file)
-
-    def _recording(self) -> bool:
+    def _files(self) -> RunDir | None:
         if self._active is None:
             warn_once(_OUTSIDE)
-            return False
-        return self._active.recorded
+            return None
+        return self._active.target.run_dir if self._active.recorded else None
+
+    # Children --------------------------------------------------------------------------------
+
+    def child(self, name: str, params: Mapping[str, object] | None = None) -> ChildRun:
+        """Begin a run within this one, for one of several trainings that this process does.
+
+        ``with run.child("lenet") as child: child.log_metric("loss", 0.3)``. Several may be open at
+        once, and any thread may use them. MLflow and `radt ls` show them below their parent. The
+        hardware is measured once, in the parent: children share it, and reports do not count them
+        as neighbours of each other. Children still open end with their parent.
+
+        Args:
+            name: Its name. A name that is used again is another run.
+            params: Parameters to log at the start.
+
+        Raises:
+            TypeError: The name is not a string.
+            UsageError: The name is empty, too long or unprintable.
+        """
+        if self._active is None:
+            warn_once(_OUTSIDE)
+        return begin_child(self._active, checked_name(name, "child"), params or {})
 
     # Markers ---------------------------------------------------------------------------------
 
@@ -333,28 +273,6 @@ class Run:
             with self._epoch, self.profile() if number in chosen else nullcontext():
                 yield number
 
-    def epoch(self, number: int, total: int | None = None) -> EpochMarker:
-        """Mark the start of an epoch, which ends with its block, the next epoch or the run.
-
-        Args:
-            number: Its number.
-            total: The number of epochs, to show progress; None if unknown.
-        """
-        self._end_epoch()
-        if total is not None:
-            self._journal.say(EventKind.EPOCHS, total=to_step(total))
-        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments, total)
-        return self._epoch
-
-    def span(self, name: str) -> Span:
-        """Mark a time span: ``with run.span("validate"):`` or ``@run.span("validate")``.
-
-        Raises:
-            TypeError: The name is not a string.
-            UsageError: The name is empty, too long or unprintable.
-        """
-        return Span(self._journal, checked_name(name, "span"))
-
     def profile(self) -> ProfileRange:
         """Return the range that profilers record: ``with run.profile():``, or ``@run.profile()``.
 
@@ -364,60 +282,9 @@ class Run:
         """
         return ProfileRange(self._journal, self._instruments.tracer)
 
-    # Steps -----------------------------------------------------------------------------------
-
-    def step(
-        self,
-        samples: int | None = None,
-        *,
-        time_s: float | None = None,
-        wait_s: float | None = None,
-    ) -> None:
-        """Mark the end of a training step: record its duration, and samples per second.
-
-        A step starts at the end of the previous one, the first at the start of its epoch; a step
-        without a start is not timed. Takes a few microseconds and does not wait for the GPU.
-
-        Args:
-            samples: The size of its batch.
-            time_s: Its duration, if the script measures that itself.
-            wait_s: The part of it spent waiting for the batch.
-
-        Raises:
-            TypeError: ``samples`` is not an integer.
-            UsageError: ``samples`` is negative.
-        """
-        self._instruments.steps.step(samples, time_s, wait_s)
-
-    def batches(
-        self,
-        loader: Iterable[Batch],
-        samples: int | Callable[[Batch], int] | None = None,
-    ) -> Batches[Batch]:
-        """Loop over a loader: ``for images, labels in run.batches(loader):``.
-
-        Each iteration is a step, as in `step`; the share of time spent waiting for the loader is
-        recorded too. A nested loop (evaluation) does not count steps.
-
-        Args:
-            loader: An iterable of batches.
-            samples: The size of a batch, or a function that returns it; the first dimension of the
-                first tensor in the batch if None.
-
-        Raises:
-            TypeError: ``samples`` is not an integer.
-            UsageError: ``samples`` is negative.
-        """
-        return Batches(loader, samples, self._instruments.steps)
-
     @property
     def _limit_watch(self) -> LimitWatch | None:
         return self._active.watch if self._active is not None else None
-
-    def _end_epoch(self) -> None:
-        if self._epoch is not None:
-            self._epoch.end()
-            self._epoch = None
 
     # MLflow ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import getpass
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -32,6 +32,7 @@ from radt.tags import (
     MLFLOW_SOURCE_NAME,
     MLFLOW_SOURCE_TYPE,
     MLFLOW_USER,
+    PARENT,
     RUN_ID,
     WORKLOAD,
     WORKLOAD_ID,
@@ -134,15 +135,23 @@ class RunCreator:
         self._attempted.add(workload.workload_id)
         parent_id = self._parent(workload, experiment_id, known) if workload.label else None
         for run in runs:
+            tags = self._reader.tags(run.run_id)
+            above_id = self._mlflow_id(tags.get(PARENT))
+            label = "" if above_id is not None else run.workload if workload.label else ""
             mlflow_id = known.get(run.run_id) or self._target.create_run(
                 experiment_id,
-                run_name(run.workload if workload.label else "", run.letter, run.name),
+                run_name(label, run.letter, run.name),
                 run.created_ns // NS_PER_MS,
-                self._run_tags(run, parent_id),
+                self._run_tags(run, tags, above_id or parent_id),
                 run.run_id,
             )
             self._writer.update_run(run.run_id, mlflow_run_id=mlflow_id)
         return len(runs)
+
+    def _mlflow_id(self, run_id: str | None) -> str | None:
+        """Return MLflow's id of the run that another is a child of, which has it first."""
+        runs = self._reader.runs(run_ids=[run_id]) if run_id else []
+        return runs[0].mlflow_run_id if runs else None
 
     def _experiment(self, text: str) -> str:
         experiment_id = self._experiments.get(text)
@@ -179,7 +188,9 @@ class RunCreator:
         self._writer.update_workload(workload.workload_id, mlflow_run_id=parent_id)
         return parent_id
 
-    def _run_tags(self, run: RunRecord, parent_id: str | None) -> dict[str, str]:
+    def _run_tags(
+        self, run: RunRecord, own: Mapping[str, str], parent_id: str | None
+    ) -> dict[str, str]:
         """Return the tags that identify the run, which it must have when it is created."""
         tags = {
             RUN_ID: run.run_id,
@@ -191,7 +202,7 @@ class RunCreator:
         }
         if parent_id is not None:
             tags[MLFLOW_PARENT_RUN_ID] = parent_id
-        stored = {mlflow_key(key): value for key, value in self._reader.tags(run.run_id).items()}
+        stored = {mlflow_key(key): value for key, value in own.items()}
         return {
             key: cut(clean_text(value), MAX_TAG_LENGTH) for key, value in (stored | tags).items()
         }
