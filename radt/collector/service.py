@@ -23,7 +23,7 @@ from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
 from radt.collector.start import CollectorSettings
 from radt.errors import CollectorError, RadtError
-from radt.home import runtime_dir
+from radt.home import RunDir, runtime_dir
 from radt.journal.reader import JournalReader
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
@@ -254,11 +254,12 @@ class Service:
 
     def _take_up_one(self, manifest: Manifest) -> None:
         registration = manifest.run.registration
-        if (
-            not manifest.run.has_runner
-            and JournalReader(Path(registration.spool) / "journal", {}).being_written
+        spool = Path(registration.spool)
+        parent_id, journal = manifest.run.parent_id, JournalReader(RunDir(spool).journal, {})
+        if not manifest.run.has_runner and (
+            journal.being_written or self._is_cut_off(parent_id, journal)
         ):
-            is_watched = manifest.alive and not manifest.run.parent_id  # else its parent is
+            is_watched = manifest.alive and not parent_id  # else its parent is
             self.begin(manifest.run, manifest.owner if is_watched else None)
             with self._lock:
                 if run := self._runs.get(registration.run_id):
@@ -272,11 +273,11 @@ class Service:
         with self._lock:
             runs = list(self._taken_up.values())
         for run in runs:
-            journal = JournalReader(Path(run.registration.spool) / "journal", {})
+            journal = JournalReader(RunDir(Path(run.registration.spool)).journal, {})
             try:
                 if run.ending is None and journal.being_written:
                     continue
-                if self._is_cut_off(run, journal):
+                if run.ending is None and self._is_cut_off(run.parent_id, journal):
                     continue
             except OSError as error:
                 log.warning("run %s: %s", run.run_id, error)
@@ -286,10 +287,10 @@ class Service:
             if run.ending is None:
                 self.orphaned(run)
 
-    def _is_cut_off(self, child: ActiveRun, journal: JournalReader) -> bool:
+    def _is_cut_off(self, parent_id: str, journal: JournalReader) -> bool:
         """Return whether a child has no end of its own: it ends as its parent, which has not."""
         with self._lock:
-            parent = self._runs.get(child.parent_id)
+            parent = self._runs.get(parent_id)
         return parent is not None and parent.ending is None and journal.finish() is None
 
     def check_owners(self) -> None:
