@@ -252,7 +252,12 @@ END_RUN = text(
     "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
     "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
 )
-RUN_ENDS = text("SELECT status, ended_ns FROM run WHERE workload_id = :workload_id")
+#: A child that failed alone is no failure of its parent's workload.
+RUN_ENDS = text(
+    "SELECT CASE WHEN tag.value IS NULL THEN run.status ELSE 'FINISHED' END, run.ended_ns "
+    "FROM run LEFT JOIN tag ON tag.run_id = run.run_id AND tag.key = :parent_key "
+    "WHERE run.workload_id = :workload_id"
+)
 END_WORKLOAD = text(
     "UPDATE workload SET status = :status, ended_ns = :ended_ns "
     "WHERE workload_id = :workload_id AND ended_ns IS NULL"

@@ -44,6 +44,7 @@ from radt.store.tables import (
     Value,
     to_column,
 )
+from radt.tags import PARENT
 
 if TYPE_CHECKING:
     from radt.store.growth import Loose
@@ -225,10 +226,13 @@ class StoreWriter:
             return False
 
     def end_workload(self, workload_id: str) -> bool:
-        """End a workload with its runs' worst status if all have ended; return whether it did."""
+        """End a workload with its runs' worst status if all have ended; return whether it did.
+
+        The status of children does not count, which is theirs alone.
+        """
         with self._writing() as connection:
             key = {"workload_id": workload_id}
-            runs = connection.execute(tables.RUN_ENDS, key).all()
+            runs = connection.execute(tables.RUN_ENDS, key | {"parent_key": PARENT}).all()
             if not runs or any(ended_ns is None for _, ended_ns in runs):
                 return False
             row = key | {

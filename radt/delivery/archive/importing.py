@@ -23,6 +23,7 @@ from radt.store.pruning import Keep, PrunedRun, forget_pruned, make_way, pruned_
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, WorkloadRecord
 from radt.store.writer import StoreWriter
+from radt.tags import PARENT
 
 #: Approximate number of points per transaction.
 _POINTS_A_TURN = 400_000
@@ -233,7 +234,9 @@ class _Import:
             self.writer.update_workload(
                 workload.workload_id,
                 ended_ns=ended_ns,
-                status=RunStatus.worst(run.status for run in runs),
+                status=RunStatus.worst(
+                    run.status for run in runs if PARENT not in self.reader.tags(run.run_id)
+                ),
             )
 
 

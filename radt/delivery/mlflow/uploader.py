@@ -36,7 +36,7 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
-from radt.tags import STATUS
+from radt.tags import PARENT, STATUS
 from radt.usage import KERNEL
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,9 @@ class Uploader:
     def _end_parent(
         self, workload: WorkloadRecord, mlflow_id: str, runs: Sequence[RunRecord]
     ) -> None:
-        status = RunStatus.worst(run.status for run in runs)
+        status = RunStatus.worst(
+            run.status for run in runs if PARENT not in self._reader.tags(run.run_id)
+        )
         ended_ms = max(run.ended_ns or 0 for run in runs) // NS_PER_MS
         self._before_request()
         if workload.start_skew_ns is not None:
