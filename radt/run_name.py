@@ -65,3 +65,24 @@ def script_of(name: str, file: str) -> str:
         if script and (name == script or (name.startswith(f"{script} ") and number_of(name))):
             return script
     return ""
+
+
+def child_letter(letter: str, name: str) -> str:
+    """Return the letter of a run within a run (`radt.Run.child`): ``a.lenet``."""
+    return f"{letter}.{name}"
+
+
+def family_of(letter: str) -> tuple[str, str]:
+    """Return the letter of a run's row, and what distinguishes a child within it, if it is one.
+
+    >>> family_of("a"), family_of("a.lenet")
+    (('a', ''), ('a', 'lenet'))
+    """
+    row, _, child = letter.partition(".")
+    return row, child
+
+
+def letter_order(letter: str) -> tuple[int, str, str]:
+    """Return a sort key: a to z, aa; children after their parent."""
+    row, child = family_of(letter)
+    return len(row), row, child

@@ -16,9 +16,10 @@ from itertools import islice, takewhile
 from radt.frontend.data.source import Source
 from radt.frontend.theme import HUE_COUNT, SHADE_COUNT
 from radt.model import Role, RunStatus
+from radt.run_name import family_of, letter_order
 from radt.store.reader import StoreReader
 from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
-from radt.tags import PROFILED, PRUNED, ROLE
+from radt.tags import PARENT, PROFILED, PRUNED, ROLE
 
 #: The limit on runs shown until the user chooses: the eight distinguishable colours.
 AUTOMATIC_RUNS = 8
@@ -31,6 +32,7 @@ class RunEntry:
     ``profiled`` is the profiler that slowed the run down, ``pruned`` describes deleted samples and
     when they were deleted; both are empty for none. ``is_elsewhere_too`` says that another machine
     has a workload of the same label, ``is_service`` that the run serves others of its workload.
+    ``parent`` is the run that a run within a run belongs to (`radt.Run.child`).
     Where several experiments are compared, ``prefix`` is the name of the run's experiment and
     ``dash`` the experiment's place (from 0): lines of the first are solid.
     """
@@ -44,6 +46,7 @@ class RunEntry:
     pruned: str = ""
     is_elsewhere_too: bool = False
     is_service: bool = False
+    parent: RunEntry | None = None
     prefix: str = ""
     dash: int = 0
 
@@ -59,15 +62,20 @@ class RunEntry:
     @property
     def short(self) -> str:
         """The workload's label and the run's letter: ``three b``; no letter for a single run."""
-        name = self.workload_name
-        return name if self.alone else f"{name} {self.record.letter}"
+        return " ".join(filter(None, (self.workload_name, self.mark)))
 
     @property
     def own_name(self) -> str:
         """Like `short`, for columns and headings that already name machine and experiment."""
-        return (
-            self.record.workload if self.alone else f"{self.record.workload} {self.record.letter}"
-        )
+        return f"{self.record.workload} {self.mark}" if self.mark else self.record.workload
+
+    @property
+    def mark(self) -> str:
+        """What distinguishes it in its workload: its letter, or a child's name; or nothing."""
+        if self.alone:
+            return ""
+        is_only_child = self.parent is not None and self.parent.alone
+        return family_of(self.record.letter)[1] if is_only_child else self.record.letter
 
     @property
     def workload_name(self) -> str:
@@ -75,6 +83,8 @@ class RunEntry:
 
         A script that was run by itself has no label and uses the run's name.
         """
+        if self.parent is not None:
+            return self.parent.workload_name
         label, host = self.record.workload or self.record.name, self.record.host
         name = f"{label} {host}".strip() if self.is_elsewhere_too else label
         return f"{self.prefix} {name}".strip()
@@ -86,8 +96,8 @@ class RunEntry:
 
     @property
     def second_name(self) -> str:
-        """The run's own name where it differs from its workload's, else empty."""
-        return self.name if self.record.workload else ""
+        """The run's own name where it differs from its workload's and its letter, else empty."""
+        return self.name if self.record.workload and self.parent is None else ""
 
     @property
     def name(self) -> str:
@@ -106,8 +116,8 @@ class WorkloadEntry:
 
     @property
     def trained(self) -> tuple[RunEntry, ...]:
-        """Its runs without services."""
-        return tuple(run for run in self.runs if not run.is_service)
+        """Its runs without services, and without runs within runs."""
+        return tuple(run for run in self.runs if not run.is_service and run.parent is None)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -122,7 +132,8 @@ class WorkloadEntry:
     @property
     def status(self) -> RunStatus:
         """RUNNING while a run is running, else the worst status of its runs."""
-        states = {run.record.status for run in self.runs} or {self.record.status}
+        whole = (run for run in self.runs if run.parent is None)
+        states = {run.record.status for run in whole} or {self.record.status}
         return RunStatus.RUNNING if RunStatus.RUNNING in states else RunStatus.worst(states)
 
 
@@ -226,11 +237,12 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
             for run_id, role in reader.tagged(ROLE, experiment).items()
             if role == Role.SERVICE
         }
+        parents = reader.tagged(PARENT, experiment)
         runs_of: dict[str, list[RunRecord]] = {}
         for record in runs:
             runs_of.setdefault(record.workload_id, []).append(record)
         in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
-        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned, services))
+        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned, services, parents))
 
     return source.remember(("catalog", experiment), read)
 
@@ -241,6 +253,7 @@ def _entries(
     profiled: Mapping[str, str],
     pruned: Mapping[str, str],
     services: Collection[str],
+    parents: Mapping[str, str],
 ) -> tuple[WorkloadEntry, ...]:
     hosts_of: dict[str, set[str]] = {}
     for records in runs_of.values():
@@ -249,26 +262,26 @@ def _entries(
     entries: list[WorkloadEntry] = []
     ordinal = 0
     for index, workload in enumerate(workloads):
-        # "z" comes before "aa".
         records = sorted(
-            runs_of.get(workload.workload_id, ()), key=lambda r: (len(r.letter), r.letter, r.run_id)
+            runs_of.get(workload.workload_id, ()), key=lambda r: (letter_order(r.letter), r.run_id)
         )
-        runs = tuple(
-            RunEntry(
+        is_one = sum(record.run_id not in parents for record in records) == 1
+        runs: dict[str, RunEntry] = {}
+        for place, record in enumerate(records):  # parents come before their children
+            runs[record.run_id] = RunEntry(
                 record,
                 workload,
                 ordinal + place,
                 index,
-                alone=len(records) == 1,
+                alone=is_one and record.run_id not in parents,
                 profiled=profiled.get(record.run_id, ""),
                 pruned=pruned.get(record.run_id, ""),
                 is_elsewhere_too=len(hosts_of[record.workload]) > 1,
                 is_service=record.run_id in services,
+                parent=runs.get(parents.get(record.run_id, "")),
             )
-            for place, record in enumerate(records)
-        )
         ordinal += len(runs)
-        entries.append(WorkloadEntry(workload, runs, index))
+        entries.append(WorkloadEntry(workload, tuple(runs.values()), index))
     return tuple(entries)
 
 

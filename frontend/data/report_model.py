@@ -23,6 +23,7 @@ from radt.frontend.data.spec import Pick
 from radt.model import RunStatus
 from radt.render.numbers import ScaledQuantity, scaled
 from radt.render.report_content import is_shared, runs_text, workload_name
+from radt.run_name import letter_order
 
 SORT = "report.sort"
 PROFILED = "report.profiled"
@@ -372,7 +373,7 @@ class Entry:
     def tint(self) -> int:
         """The colour index of its first run."""
         runs = [row.run for group in self.summary.groups for row in group.runs]
-        first = min(runs, key=lambda run: (len(run.letter), run.letter))
+        first = min(runs, key=lambda run: letter_order(run.letter))
         return self.tints.get(first.run_id, 0)
 
     def tint_of(self, group: GroupSummary) -> int:

@@ -26,6 +26,7 @@ from radt.frontend.search.find import (
 from radt.frontend.search.query import as_number
 from radt.frontend.view import View
 from radt.model import RunStatus
+from radt.run_name import letter_order
 
 #: Parameters of more runs than this are read after the page has loaded.
 _EAGER_RUNS = 1_000
@@ -334,7 +335,7 @@ def _run_columns(
         Column(
             *("run", "Run", Kind.TEXT, 80, 0.6),
             lambda run: run.own_name,
-            lambda run: (natural(run.record.workload), len(run.record.letter), run.record.letter),
+            lambda run: (natural(run.record.workload), letter_order(run.record.letter)),
         ),
         _text("name", "Name", 88, 1, lambda run: run.record.name),
         Column(
@@ -391,6 +392,8 @@ def _content(workload: WorkloadEntry) -> str:
     """Return the files of a workload and its device sharing: ``3× cnn-small · mps``."""
     counts: dict[str, int] = {}
     for run in workload.runs:
+        if run.parent is not None:
+            continue
         name = run.record.name or run.record.letter
         counts[name] = counts.get(name, 0) + 1
     names = " + ".join(f"{count}× {name}" if count > 1 else name for name, count in counts.items())

@@ -78,7 +78,10 @@ class Texts:
 
 
 def duration_s(run: RunEntry, now_ns: int | None = None) -> float | None:
-    """Return how long a run took since its workload's barrier, until now; None if not started."""
+    """Return how long a run took since its workload's barrier, until now; None if not started.
+
+    A run within a run counts from its own start.
+    """
     record = run.record
     if record.started_ns is None:
         return None
@@ -87,7 +90,8 @@ def duration_s(run: RunEntry, now_ns: int | None = None) -> float | None:
         if record.status.ended:
             return None
         end_ns = time.time_ns() if now_ns is None else now_ns
-    return max(0, end_ns - run.origin_ns) / _NS_PER_S
+    origin_ns = run.origin_ns if run.parent is None else record.started_ns
+    return max(0, end_ns - origin_ns) / _NS_PER_S
 
 
 def active_ns(run: RunEntry) -> int:

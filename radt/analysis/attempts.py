@@ -8,13 +8,13 @@ profiler measures the profiler, also in the rows beside the profiled one, so it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radt.analysis.stretches import merged
 from radt.model import Role, RunStatus
 from radt.run_name import script_of
 from radt.store.records import RunRecord
-from radt.tags import PROFILED, ROLE, SERIES
+from radt.tags import PARENT, PROFILED, ROLE, SERIES
 
 #: Collocations of runs that share a device undivided, or have it to themselves.
 NO_COLLOCATION = ("", "-")
@@ -42,6 +42,7 @@ class Attempt:
         host: The machine that it ran on, or several joined by a plus.
         services: Ids of those of its runs that served the others. They are measured, but what a
             start came to depends on the others, which share the hardware with their service.
+        children: Runs within its runs, which share processes and hardware with them.
     """
 
     label: str
@@ -51,6 +52,12 @@ class Attempt:
     is_profiled: bool = False
     host: str = ""
     services: frozenset[str] = frozenset()
+    children: tuple[RunRecord, ...] = ()
+
+    @property
+    def of_children(self) -> Attempt:
+        """Return its children as if they were its runs, to be measured each for itself."""
+        return replace(self, runs=self.children, services=frozenset(), children=())
 
     @property
     def trained(self) -> tuple[RunRecord, ...]:
@@ -142,8 +149,13 @@ def profiled_runs(attempts: Iterable[Attempt]) -> list[RunRecord]:
 def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]) -> list[Attempt]:
     """Return the ended starts, oldest first."""
     started: dict[str, list[RunRecord]] = {}
+    children: dict[str, list[RunRecord]] = {}
     for run in sorted(runs, key=lambda run: run.created_ns):
-        started.setdefault(run.workload_id, []).append(run)
+        parent_id = tags.get(run.run_id, {}).get(PARENT)
+        if parent_id is None:
+            started.setdefault(run.workload_id, []).append(run)
+        elif run.status in SHOWN:
+            children.setdefault(parent_id, []).append(run)
     attempts = []
     for rows in started.values():
         counted: dict[str, RunRecord] = {}
@@ -173,6 +185,7 @@ def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
                     is_profiled,
                     "+".join(sorted({run.host for run in rows})),
                     services,
+                    tuple(child for run in shown for child in children.get(run.run_id, ())),
                 )
             )
     return sorted(attempts, key=lambda attempt: attempt.created_ns)

@@ -47,7 +47,7 @@ from radt.analysis.windows import window_notes
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import WorkloadRecord
-from radt.tags import PROFILED, PROFILED_BESIDE, ROLE, SERIES
+from radt.tags import PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES
 from radt.units import plural
 
 #: The runs of a workload, each with its revision.
@@ -95,7 +95,8 @@ class Report:
         for workload in self.workloads:
             measured.update(workload.values)
             for group in workload.groups:
-                measured.update(group.values)
+                for each in (group, *group.children):
+                    measured.update(each.values)
         if all(
             Quantity.SM_ACTIVE in workload.values
             for workload in self.workloads
@@ -200,7 +201,11 @@ def read_report(
     compared = keys_to_compare(current, keys)
     read = [*current, *earlier_baselines(reader, attempts, current, keys, compared)]
     versions: list[Version] = [
-        tuple((run.run_id, revisions[run.run_id]) for attempt in repeats for run in attempt.runs)
+        tuple(
+            (run.run_id, revisions[run.run_id])
+            for attempt in repeats
+            for run in (*attempt.runs, *attempt.children)
+        )
         for repeats in read
     ]
     cache = cache or ReportCache()
@@ -293,7 +298,7 @@ def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
 def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
     """Return the tags of the experiment's runs that attempts and summaries depend on."""
     tags: dict[str, dict[str, str]] = {}
-    for key in (PROFILED, PROFILED_BESIDE, ROLE, SERIES):
+    for key in (PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES):
         for run_id, value in reader.tagged(key, experiment).items():
             tags.setdefault(run_id, {})[key] = value
     return tags

@@ -8,7 +8,7 @@ to one of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from radt.analysis.attempts import NO_COLLOCATION, Attempt
 from radt.analysis.baselines import Baseline, BaselineKey, makespan_values
@@ -33,9 +33,10 @@ from radt.analysis.recording import (
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.window_spec import WindowSpec
 from radt.model import Role, RunStatus
+from radt.run_name import family_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
-from radt.tags import PROFILED, PROFILED_BESIDE, ROLE
+from radt.tags import PARENT, PROFILED, PROFILED_BESIDE, ROLE
 from radt.units import NO_VALUE
 
 #: Sums over all rows of a workload, and what they add up. With services they say what the workload
@@ -56,6 +57,7 @@ class RunSummary:
         repeats: Number of finished runs.
         profiled: The profiler that it ran under or beside; empty without one.
         is_service: It served the other rows.
+        is_child: It is a run within one of the other rows.
     """
 
     run: RunRecord
@@ -63,6 +65,7 @@ class RunSummary:
     repeats: int
     profiled: str = ""
     is_service: bool = False
+    is_child: bool = False
 
     @property
     def status(self) -> RunStatus:
@@ -82,6 +85,8 @@ class GroupSummary:
         baseline: The baseline of `slowdown`; None without one.
         shortage: The exhausted memory; None for other ends.
         reached: How many of the finished runs met the condition of each ``time_to``.
+        children: The groups of runs within its runs. They share hardware and time with each other,
+            so they are no neighbours, and have neither slowdown nor load.
     """
 
     name: str
@@ -91,6 +96,12 @@ class GroupSummary:
     baseline: Baseline | None = None
     shortage: MemoryShortage | None = None
     reached: Mapping[AnyQuantity, Reached] = field(default_factory=dict)
+    children: Sequence[GroupSummary] = ()
+
+    @property
+    def is_child(self) -> bool:
+        """Return whether they are runs within other runs."""
+        return self.runs[0].is_child
 
     @property
     def is_service(self) -> bool:
@@ -185,11 +196,15 @@ class WorkloadSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadData:
-    """The measurements of a workload; ``recordings`` are by run id."""
+    """The measurements of a workload; ``recordings`` are by run id.
+
+    ``children`` are runs within its runs by letter, one per repeat.
+    """
 
     measures: WorkloadMeasures
     recordings: Mapping[str, RunRecording]
     overhead: TrackerOverhead
+    children: Mapping[str, Sequence[RunMeasures | None]] = field(default_factory=dict)
 
 
 def read_workloads(
@@ -205,15 +220,28 @@ def read_workloads(
         StoreError: The store cannot be read.
     """
     runs = [[run for attempt in repeats for run in attempt.runs] for repeats in workloads]
+    children = {
+        place: [attempt.of_children for attempt in repeats]
+        for place, repeats in enumerate(workloads)
+        if any(attempt.children for attempt in repeats)
+    }
+    runs = [
+        [*same, *(run for attempt in children.get(place, ()) for run in attempt.runs)]
+        for place, same in enumerate(runs)
+    ]
     recordings = read_recordings(reader, [run for same in runs for run in same])
+    each = replace(window, overlap=False)
+    measured = measure(reader, [*children.values()], each, series)
+    of_children = dict(zip(children, measured, strict=True))
     return [
         WorkloadData(
             measures,
             {run.run_id: recordings[run.run_id] for run in same},
             overhead_of(repeats, recordings),
+            of_children[place].rows if place in of_children else {},
         )
-        for repeats, measures, same in zip(
-            workloads, measure(reader, workloads, window, series), runs, strict=True
+        for place, (repeats, measures, same) in enumerate(
+            zip(workloads, measure(reader, workloads, window, series), runs, strict=True)
         )
     ]
 
@@ -265,6 +293,7 @@ def workload_summary(
                 baseline_of_row[letters[0]],
                 data.recordings,
                 series,
+                _groups_of_children(letters, data, names, tags, series),
             )
             for letters in _like_rows(rows, keys)
         ],
@@ -298,7 +327,34 @@ def _row(
     neighbour = own.get(PROFILED_BESIDE, "")
     profiled = own.get(PROFILED, "") or (f"beside {neighbour}" if neighbour else "")
     is_service = own.get(ROLE) == Role.SERVICE
-    return RunSummary(run, names[run.run_id], len(finished), profiled, is_service)
+    name = names.get(run.run_id, run.name)
+    return RunSummary(run, name, len(finished), profiled, is_service, PARENT in own)
+
+
+def _groups_of_children(
+    letters: Sequence[str],
+    data: WorkloadData,
+    names: Mapping[str, str],
+    tags: Mapping[str, Mapping[str, str]],
+    series: Sequence[SeriesQuantity],
+) -> list[GroupSummary]:
+    """Return the children of like rows, those of one name together, in the order they began."""
+    groups: dict[tuple[str, RunStatus], list[tuple[RunSummary, Sequence[RunMeasures | None]]]] = {}
+    for letter, measured in data.children.items():
+        row_letter, child = family_of(letter)
+        if row_letter in letters:
+            row = _row(measured, names, tags)
+            groups.setdefault((child, row.status), []).append((row, measured))
+    return [
+        _group(
+            [row for row, _ in same],
+            [measured for _, measured in same],
+            None,
+            data.recordings,
+            series,
+        )
+        for same in groups.values()
+    ]
 
 
 def _like_rows(
@@ -318,6 +374,7 @@ def _group(
     baseline: Baseline | None,
     recordings: Mapping[str, RunRecording],
     series: Sequence[SeriesQuantity],
+    children: Sequence[GroupSummary] = (),
 ) -> GroupSummary:
     name = ", ".join(dict.fromkeys(run.name for run in runs))
     values: dict[AnyQuantity, Estimate] = {
@@ -348,6 +405,7 @@ def _group(
         reached={
             each: reached for each in series if (reached := reached_of(rows, each)) is not None
         },
+        children=children,
     )
 
 

@@ -131,7 +131,7 @@ def _listing(what: Sequence[str], limit: int | None, places: Places) -> Listing:
                 catalog = read_catalog(source, match.summary.name)
                 workloads = catalog.workloads if match.workloads is None else match.workloads
                 entries += [run for workload in workloads for run in workload.runs]
-        entries.sort(key=lambda run: (run.record.created_ns, run.ordinal), reverse=True)
+        entries.sort(key=_newest_first)
         shown = entries[:limit]
         ids = [entry.run_id for entry in shown]
         params, metrics = source.reader.params_of(ids), source.reader.last_logged(ids)
@@ -152,6 +152,12 @@ def _listing(what: Sequence[str], limit: int | None, places: Places) -> Listing:
         for entry in shown
     ]
     return Listing(runs, len(entries), len(every_id))
+
+
+def _newest_first(run: RunEntry) -> tuple[int, int, int]:
+    """Return a sort key: runs within a run follow it, in the order in which they began."""
+    whole = run.parent or run
+    return -whole.record.created_ns, -whole.ordinal, run.record.created_ns
 
 
 def _experiment(
@@ -236,7 +242,9 @@ def _name(entry: RunEntry, *, with_experiment: bool) -> str:
         place = f"{record.experiment}/{entry.short}" if record.workload else f"{record.experiment}:"
     else:
         place = entry.short if record.workload else ""
-    return f"{place} {record.name}".strip()
+    child = "↳" if entry.parent is not None else ""
+    name = entry.second_name if record.workload else record.name
+    return " ".join(filter(None, (child, place, name)))
 
 
 def _notes(listing: Listing, params: Sequence[str], metrics: Sequence[str]) -> Iterable[Note]:

@@ -38,6 +38,7 @@ from radt.render.report_content import (
     matrices,
     reasons_of,
     runs_text,
+    with_children,
     workload_name,
 )
 
@@ -91,7 +92,7 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     lines = [
         (workload, group, place == 0)
         for workload in workloads
-        for place, group in enumerate(workload.groups)
+        for place, group in enumerate(with_children(workload.groups))
     ]
     with_repeats = any(group.repeats > 1 for _, group, _ in lines)
     quantities = [*_SUMMARY]
@@ -134,7 +135,7 @@ def epochs_hint(workloads: Sequence[WorkloadSummary]) -> str:
         for group in workload.trained
         if group.status is RunStatus.FINISHED
     ]
-    if all(group.mean(Quantity.TIME_PER_EPOCH) is not None for group in finished):
+    if all(group.children or group.mean(Quantity.TIME_PER_EPOCH) is not None for group in finished):
         return ""
     return "`for epoch in run.epochs(N):` in `with radt.Run() as run:` adds time/epoch"
 

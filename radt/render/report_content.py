@@ -107,7 +107,7 @@ class Content:
         return [
             Line(item, group, place == 0)
             for item in self.items
-            for place, group in enumerate(item.groups)
+            for place, group in enumerate(with_children(item.groups))
         ]
 
     @property
@@ -157,11 +157,16 @@ def workload_name(workload: WorkloadSummary, *, with_host: bool) -> str:
     return " ".join(part for part in (label, workload.host if with_host else "") if part)
 
 
+def with_children(groups: Sequence[GroupSummary]) -> list[GroupSummary]:
+    """Return groups, each followed by the runs within its runs."""
+    return [each for group in groups for each in (group, *group.children)]
+
+
 def runs_text(group: GroupSummary) -> str:
-    """Return the runs of a group as ``3 × cnn-small``."""
+    """Return the runs of a group as ``3 × cnn-small``; a run within another as ``↳ lenet``."""
     alike = len({run.name for run in group.runs}) == 1
     count = f"{len(group.runs)} × " if len(group.runs) > 1 and alike else ""
-    return f"{count}{group.name}"
+    return f"{'↳ ' if group.is_child else ''}{count}{group.name}"
 
 
 def reasons_of(group: GroupSummary) -> Sequence[str]:

@@ -19,7 +19,7 @@ from radt.analysis.estimates import Estimate, Reached
 from radt.analysis.quantities import Subject
 from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary
-from radt.render.report_content import Content, Item, is_shared
+from radt.render.report_content import Content, Item, is_shared, with_children
 
 COLUMNS = (
     *("experiment", "workload", "machine", "of", "runs", "name", "status", "quantity"),
@@ -37,7 +37,7 @@ def as_csv(content: Content) -> str:
     windows = {report.experiment: report.window.text for report in content.reports}
     for item in content.items:
         window = windows.get(item.experiment, content.window)
-        for group in item.groups:
+        for group in with_children(item.groups):
             lead = [
                 *_workload(item),
                 *(Subject.RUNS.value, len(group.runs), _safe(group.name), group.status.value),

@@ -15,7 +15,8 @@ Version 1, an object::
                  estimated_j, method; null if not measured
       values     by quantity, see below; those of devices include other users
       groups     like runs together: name, status, repeats, runs, values, reached (by ``time_to``
-                 quantity: runs that met its condition, and runs)
+                 quantity: runs that met its condition, and runs), children (groups of runs within
+                 these runs)
         runs     id, letter, name, status, repeats, end_reason
     interference one per experiment: experiment, rows (models), columns (their neighbours),
                  cells (rows of values or null; the worst of several workloads)
@@ -106,30 +107,31 @@ def _workload(content: Content, item: Item) -> dict[str, Any]:
             "rest_j": summary.energy.rest_j,
             "runs": [asdict(run) for run in summary.energy.runs],
         },
-        "groups": [
+        "groups": [_group(content, item, group) for group in item.groups],
+    }
+
+
+def _group(content: Content, item: Item, group: GroupSummary) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "status": group.status.value,
+        "repeats": group.repeats,
+        "runs": [
             {
-                "name": group.name,
-                "status": group.status.value,
-                "repeats": group.repeats,
-                "runs": [
-                    {
-                        "id": row.run.run_id,
-                        "letter": row.run.letter,
-                        "name": row.name,
-                        "status": row.status.value,
-                        "repeats": row.repeats,
-                        "end_reason": row.run.end_reason,
-                    }
-                    for row in group.runs
-                ],
-                "values": _values(content, item, group, shared=False),
-                "reached": {
-                    quantity.value: reached_of(reached)
-                    for quantity, reached in group.reached.items()
-                },
+                "id": row.run.run_id,
+                "letter": row.run.letter,
+                "name": row.name,
+                "status": row.status.value,
+                "repeats": row.repeats,
+                "end_reason": row.run.end_reason,
             }
-            for group in item.groups
+            for row in group.runs
         ],
+        "values": _values(content, item, group, shared=False),
+        "reached": {
+            quantity.value: reached_of(reached) for quantity, reached in group.reached.items()
+        },
+        "children": [_group(content, item, child) for child in group.children],
     }
 
 

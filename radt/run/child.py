@@ -30,6 +30,7 @@ from radt.run.instruments import Instruments
 from radt.run.notices import warn_once
 from radt.run.passthrough import NullJournal
 from radt.run.target import Target
+from radt.run_name import child_letter
 from radt.tags import LETTER, PARENT, WORKLOAD
 
 
@@ -131,7 +132,7 @@ class Family:
             raise OSError(f"{target.run_dir.path} does not describe its run")
         run_id = uuid.uuid4().hex
         run_dir = RunDir(target.run_dir.path.parent / run_id).create()
-        letter = f"{parent.run.letter}.{label}"
+        letter = child_letter(parent.run.letter, label)
         tags = {PARENT: target.run_id, LETTER: letter}
         if parent.run.workload:
             tags[WORKLOAD] = parent.run.workload

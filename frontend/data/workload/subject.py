@@ -140,8 +140,9 @@ def offered(subject: Subject, search: str) -> list[dict[str, Any]]:
 
 def option_label(workload: WorkloadEntry) -> str:
     """Return ``three · 3 runs · cnn-small · finished``, with a number for repeated labels."""
-    names = list(dict.fromkeys(run.record.name for run in workload.runs if run.record.name))
-    count = len(workload.runs)
+    whole = [run for run in workload.runs if run.parent is None]
+    names = list(dict.fromkeys(run.record.name for run in whole if run.record.name))
+    count = len(whole)
     parts = [
         workload.record.label or workload.record.workload_id[:8],
         f"{count} run" if count == 1 else f"{count} runs",
@@ -249,7 +250,7 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
 
 def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[WorkloadEntry]:
     places = {(run.record.devices, run.record.host) for run in compared}
-    runs = subject.workload.runs
+    runs = subject.workload.trained
     alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
     if alone and not subject.workload.is_profiled:
         return []  # the workload is itself a baseline
