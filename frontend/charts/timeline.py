@@ -12,6 +12,7 @@ from typing import Any
 from radt.frontend.charts.layout import elapsed_ticks
 from radt.frontend.charts.traces import escaped
 from radt.frontend.data.spec import Window
+from radt.frontend.data.workload.lanes import Lane, lanes_of
 from radt.frontend.data.workload.model import Bar, BarKind, Life, binned
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour, translucent
 from radt.model import RunStatus
@@ -88,6 +89,10 @@ def blank(height_px: int) -> Figure:
 AXIS_PX = 24
 #: Row heights of the timeline, for few runs and for many.
 ROW_PX, SMALL_ROW_PX = 40, 24
+#: Height of a lane below a run's bar, and of the bars in it.
+LANE_PX = 14
+_LANE_BAR_PX = 8
+_BELOW_LANES_PX = 6
 FEW_RUNS = 12
 #: The width that bars are merged for; on wider screens they are a little wider than needed.
 _PLOT_PX = 1000
@@ -96,6 +101,8 @@ _LABELLED_PX = 18
 _MAX_LABELS = 400
 #: The alternating opacities of epochs.
 _STRONG, _WEAK = 0.92, 0.62
+#: The opacity of merged spans with much time between them.
+_FAINTEST = 0.35
 _BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
 _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)
 
@@ -105,48 +112,77 @@ def row_px(runs: int) -> int:
     return ROW_PX if runs <= FEW_RUNS else SMALL_ROW_PX
 
 
-def timeline_px(runs: int) -> int:
-    return AXIS_PX + max(1, runs) * row_px(runs)
+def life_px(runs: int, lanes: Sequence[Lane]) -> int:
+    """Return the height of a run's row with its lanes."""
+    return row_px(runs) + (len(lanes) * LANE_PX + _BELOW_LANES_PX if lanes else 0)
+
+
+def timeline_px(lives: Sequence[Life]) -> int:
+    """Return the height of the timeline of runs."""
+    heights = [life_px(len(lives), lanes) for lanes in lanes_of(lives)]
+    return AXIS_PX + (sum(heights) or row_px(0))
 
 
 def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
-    """Draw one row per run: set-up, lifetime, epochs, phases and spans, events, end."""
+    """Draw one row per run: set-up, lifetime, epochs, events, end; below it a lane per span name.
+
+    The y axis is in pixels from the top.
+    """
     ink = INKS[scheme]
     shortest_s = (window.end - window.start) * _THINNEST_PX / _PLOT_PX
     setup, alive, epochs, inside, events = [], [], [], [], []
-    for row, life in enumerate(lives):
+    in_lanes: list[tuple[float, Bar]] = []
+    lane_fills: list[str] = []
+    height = row_px(len(lives))
+    middles: list[float] = []
+    top = 0.0
+    for row, (life, lanes) in enumerate(zip(lives, lanes_of(lives), strict=True)):
+        middles.append(top + height / 2)
         bars: dict[BarKind, list[Bar]] = {kind: [] for kind in BarKind}
         for bar in life.bars:
             bars[bar.kind].append(bar)
         setup += [(row, bar) for bar in binned(bars[BarKind.SETUP], window, 0.0)]
         alive += [(row, bar) for bar in binned(bars[BarKind.ALIVE], window, 0.0)]
         epochs += [(row, bar) for bar in binned(bars[BarKind.EPOCH], window, shortest_s)]
-        inside += [(row, bar) for bar in binned(bars[BarKind.INSIDE], window, shortest_s)]
+        if not lanes:
+            inside += [(row, bar) for bar in binned(bars[BarKind.INSIDE], window, shortest_s)]
         events += [(row, bar) for bar in binned(bars[BarKind.EVENT], window, shortest_s)]
+        for place, lane in enumerate(lanes):
+            fill = ink.dim if lane.hue is None else colour(lane.hue, scheme)
+            for bar in binned(lane.bars, window, shortest_s):
+                in_lanes.append((top + height + (place + 0.4) * LANE_PX, bar))
+                lane_fills.append(translucent(fill, _FAINTEST + (1 - _FAINTEST) * bar.busy))
+        top += life_px(len(lives), lanes)
     strokes = [colour(life.run.ordinal, scheme) for life in lives]
+
+    def placed(bars: Sequence[tuple[int, Bar]], shift: float = 0.0) -> list[tuple[float, Bar]]:
+        return [(middles[row] + shift * height, bar) for row, bar in bars]
+
     traces = [
-        _bars("set-up", setup, window, 0.22, [translucent(ink.dim, 0.45)] * len(setup)),
-        _bars("alive", alive, window, 0.56, [translucent(strokes[row], 0.2) for row, _ in alive]),
-        _epochs(epochs, window, scheme, strokes),
         _bars(
-            "inside",
-            inside,
-            window,
-            0.12,
-            [translucent(ink.text, 0.62)] * len(inside),
-            lower=True,
+            *("set-up", placed(setup), window, 0.22 * height),
+            [translucent(ink.dim, 0.45)] * len(setup),
         ),
-        _instants(events, ink),
-        _ends(lives, window, scheme),
+        _bars(
+            *("alive", placed(alive), window, 0.56 * height),
+            [translucent(strokes[row], 0.2) for row, _ in alive],
+        ),
+        _epochs(epochs, placed(epochs), window, scheme, strokes, 0.56 * height),
+        _bars(
+            *("inside", placed(inside, 0.2), window, 0.12 * height),
+            [translucent(ink.text, 0.62)] * len(inside),
+        ),
+        _bars("lanes", in_lanes, window, _LANE_BAR_PX, lane_fills),
+        _instants(placed(events, -0.38), ink),
+        _ends(lives, middles, window, scheme),
     ]
-    rows = max(1, len(lives))
-    layout = frame_layout(ink, window, timeline_px(len(lives)))
+    layout = frame_layout(ink, window, AXIS_PX + int(top or height))
     layout["margin"] = {"l": LEFT_PX, "r": RIGHT_PX, "t": AXIS_PX, "b": 0, "pad": 0}
     layout["barmode"] = "overlay"
     layout["hovermode"] = "closest"
     layout["xaxis"] |= {"side": "top", "showgrid": True, "gridcolor": ink.grid}
     layout["yaxis"] = {
-        "range": [rows - 0.5, -0.5],
+        "range": [top or height, 0],
         "fixedrange": True,
         "visible": False,
         "zeroline": False,
@@ -162,30 +198,27 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
             "line": {"width": 1, "color": ink.text},
         }
     ]
-    layout["meta"] = {"rows": len(lives), "bars": len(epochs) + len(inside)}
+    layout["meta"] = {"rows": len(lives), "bars": len(epochs) + len(inside) + len(in_lanes)}
     return {"data": traces, "layout": layout}
 
 
 def _bars(
     name: str,
-    bars: Sequence[tuple[int, Bar]],
+    bars: Sequence[tuple[float, Bar]],
     window: Window,
     width: float,
     fills: Sequence[str],
-    *,
-    lower: bool = False,
 ) -> Figure:
     edge_s = 0.1 * (window.end - window.start)
     starts = [max(bar.start_s, window.start - edge_s) for _, bar in bars]
     ends = [min(bar.end_s, window.end + edge_s) for _, bar in bars]
-    shift = 0.2 if lower else 0.0
     return {
         "type": "bar",
         "orientation": "h",
         "name": name,
         "base": starts,
         "x": [max(0.0, end - start) for start, end in zip(starts, ends, strict=True)],
-        "y": [row + shift for row, _ in bars],
+        "y": [middle for middle, _ in bars],
         "width": width,
         "marker": {"color": list(fills), "line": {"width": 0}},
         "customdata": [escaped(bar.text) for _, bar in bars],
@@ -194,7 +227,12 @@ def _bars(
 
 
 def _epochs(
-    bars: Sequence[tuple[int, Bar]], window: Window, scheme: Scheme, strokes: Sequence[str]
+    bars: Sequence[tuple[int, Bar]],
+    placed: Sequence[tuple[float, Bar]],
+    window: Window,
+    scheme: Scheme,
+    strokes: Sequence[str],
+    width: float,
 ) -> Figure:
     """Draw epochs in two alternating strengths, which shows their borders without lines."""
     opacities, places = [], dict.fromkeys(range(len(strokes)), 0)
@@ -205,7 +243,7 @@ def _epochs(
         translucent(strokes[row], opacity)
         for (row, _), opacity in zip(bars, opacities, strict=True)
     ]
-    trace = _bars("epochs", bars, window, 0.56, fills)
+    trace = _bars("epochs", placed, window, width, fills)
     if len(bars) <= _MAX_LABELS:
         px_per_s = _PLOT_PX / (window.end - window.start)
         trace["text"] = [
@@ -241,24 +279,26 @@ def contrasting(fill: str, opacity: float, scheme: Scheme) -> str:
     return "#000000" if luminance > 0.179 else "#ffffff"
 
 
-def _instants(events: Sequence[tuple[int, Bar]], ink: Ink) -> Figure:
+def _instants(events: Sequence[tuple[float, Bar]], ink: Ink) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "events",
         "x": [bar.start_s for _, bar in events],
-        "y": [row - 0.38 for row, _ in events],
+        "y": [middle for middle, _ in events],
         "marker": {"symbol": "triangle-down", "size": 7, "color": ink.text},
         "customdata": [escaped(bar.text) for _, bar in events],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
 
-def _ends(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
+def _ends(
+    lives: Sequence[Life], middles: Sequence[float], window: Window, scheme: Scheme
+) -> Figure:
     """Mark the end of each run that did not finish; the reason is written beside the row."""
     bad = [
-        (row, life)
-        for row, life in enumerate(lives)
+        (middle, life)
+        for middle, life in zip(middles, lives, strict=True)
         if life.run.record.status in _ENDED_BADLY and window.start <= life.end_s <= window.end
     ]
     return {
@@ -266,7 +306,7 @@ def _ends(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
         "mode": "markers",
         "name": "ends",
         "x": [life.end_s for _, life in bad],
-        "y": [row for row, _ in bad],
+        "y": [middle for middle, _ in bad],
         "cliponaxis": False,
         "marker": {
             "symbol": "x-thin",

@@ -247,6 +247,13 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
     return source.remember(("catalog", experiment), read)
 
 
+def _run_order(run: RunRecord) -> tuple[object, ...]:
+    """Return a sort key: by letter; runs within a run follow it, in the order they began."""
+    row, child = family_of(run.letter)
+    begin_ns = run.created_ns if child else 0
+    return *letter_order(row), begin_ns, run.letter, run.run_id
+
+
 def _entries(
     workloads: Sequence[WorkloadRecord],
     runs_of: Mapping[str, list[RunRecord]],
@@ -262,9 +269,7 @@ def _entries(
     entries: list[WorkloadEntry] = []
     ordinal = 0
     for index, workload in enumerate(workloads):
-        records = sorted(
-            runs_of.get(workload.workload_id, ()), key=lambda r: (letter_order(r.letter), r.run_id)
-        )
+        records = sorted(runs_of.get(workload.workload_id, ()), key=_run_order)
         is_one = sum(record.run_id not in parents for record in records) == 1
         runs: dict[str, RunEntry] = {}
         for place, record in enumerate(records):  # parents come before their children

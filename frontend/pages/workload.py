@@ -114,7 +114,7 @@ def _register_figures(app: Dash, source: Source) -> None:
         except RadtError as error:
             return timeseries.notice(error.message, Scheme(scheme_name)), *[no_update] * 4
         seen = window or reading.whole
-        height = timeline_px(len(reading.lives))
+        height = timeline_px(reading.lives)
         return (
             timeline(reading.lives, seen, Scheme(scheme_name)),
             {"height": f"{height}px"},

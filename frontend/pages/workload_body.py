@@ -81,7 +81,7 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
                                     ]
                                 ),
                                 html.Div(
-                                    _graph("workload-timeline", timeline_px(len(reading.lives))),
+                                    _graph("workload-timeline", timeline_px(reading.lives)),
                                     role="group",
                                     **attributes(aria_label="Run timeline"),
                                 ),

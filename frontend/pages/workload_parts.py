@@ -11,9 +11,10 @@ from dash.development.base_component import Component
 
 from radt import units
 from radt.frontend.charts.stacks import DrawnStrip
-from radt.frontend.charts.timeline import row_px
+from radt.frontend.charts.timeline import LANE_PX, life_px, row_px
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.workload.lanes import Lane, lanes_of
 from radt.frontend.data.workload.life import overlap
 from radt.frontend.data.workload.model import Life, Strip
 from radt.frontend.data.workload.run_facts import Ledger
@@ -39,6 +40,8 @@ def swatch(ordinal: int | None) -> Component:
 
 def name_of(run: RunEntry) -> str:
     """Return the run's letter, or its name if it has none."""
+    if run.parent is not None and run.mark:
+        return run.mark
     return run.record.letter or run.record.name or run.run_id[:8]
 
 
@@ -56,10 +59,10 @@ def facts_bar(
     facts.append(_fact("Lasted", _took(subject, lives)))
     imported = subject.is_from_mlflow
     if not imported:  # MLflow has no devices, barriers or ledgers
-        facts.append(_fact("Devices", devices_text(subject.workload.runs)))
+        facts.append(_fact("Devices", devices_text(subject.whole)))
     if subject.workload.hosts:
         facts.append(_fact("Machine", ", ".join(subject.workload.hosts)))
-    if len(subject.workload.runs) > 1:
+    if len(subject.whole) > 1:
         skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
         if not imported:
             facts.append(
@@ -113,34 +116,55 @@ def notes(subject: Subject) -> list[Component]:
 
 
 def row_labels(lives: Sequence[Life]) -> list[Component]:
-    """Return the labels left of each row: the run's letter, name and devices."""
+    """Return the labels left of each row: the run's letter, name and devices; its lanes' names."""
     height = {"height": f"{row_px(len(lives))}px"}
     return [
         html.Div(
-            [
-                swatch(life.run.ordinal),
-                html.Span(
-                    [
-                        html.Strong(name_of(life.run)),
-                        html.Span(life.run.name, className="workload-name"),
-                        html.Span(_seat(life.run), className="workload-dim workload-second"),
-                    ],
-                    className="workload-two",
-                    title=f"{life.run.title} · {_seat(life.run)}",
-                ),
-            ],
-            className="workload-row",
-            style=height,
+            [_row_label(life.run, height), *map(_lane_label, lanes)],
+            style={"height": f"{life_px(len(lives), lanes)}px"},
         )
-        for life in lives
+        for life, lanes in zip(lives, lanes_of(lives), strict=True)
     ]
+
+
+def _row_label(run: RunEntry, height: dict[str, str]) -> Component:
+    name, kind = run.name, "workload-row"
+    second = _seat(run)
+    if run.parent is not None:
+        name, kind = "", "workload-row workload-child"
+        second = f"in {name_of(run.parent)}"
+    return html.Div(
+        [
+            swatch(run.ordinal),
+            html.Span(
+                [
+                    html.Strong(name_of(run)),
+                    html.Span(name, className="workload-name"),
+                    html.Span(second, className="workload-dim workload-second"),
+                ],
+                className="workload-two",
+                title=f"{run.title} · {second}",
+            ),
+        ],
+        className=kind,
+        style=height,
+    )
+
+
+def _lane_label(lane: Lane) -> Component:
+    return html.Div(
+        [html.Span(lane.name, title=lane.name), swatch(lane.hue)],
+        className="workload-lane workload-dim",
+        style={"height": f"{LANE_PX}px"},
+    )
 
 
 def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
     """Return the labels right of each row: the run's end and speed."""
-    height = {"height": f"{row_px(len(lives))}px"}
+    row = row_px(len(lives))
+    height = {"height": f"{row}px"}
     outcomes: list[Component] = []
-    for life in lives:
+    for life, lanes in zip(lives, lanes_of(lives), strict=True):
         status = life.run.record.status
         marks = [
             word for word in (_profiled(life.run), "thinned" if life.run.pruned else "") if word
@@ -162,7 +186,8 @@ def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Com
                     title=" · ".join(part for part in (life.end_text, second) if part),
                 ),
                 className="workload-row",
-                style=height,
+                style=height
+                | {"marginBottom": f"{life_px(len(lives), lanes) - row_px(len(lives))}px"},
                 **attributes(data_run=life.run.run_id),
             )
         )
@@ -266,7 +291,7 @@ def _fact(
 
 
 def _status_text(subject: Subject) -> str:
-    states = Counter(run.record.status for run in subject.workload.runs)
+    states = Counter(run.record.status for run in subject.whole)
     if len(states) == 1:
         (status, count), *_ = states.items()
         word = STATUS_WORDS[status]

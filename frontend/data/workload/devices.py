@@ -159,7 +159,7 @@ def devices_of(
     memory = _Memory(summaries, subject.runs)
     cards: dict[tuple[str, int], Card] = {}
     by_host: dict[str, list[RunEntry]] = {}
-    for run in subject.workload.runs:
+    for run in subject.whole:
         if not run.record.devices:
             continue  # the run's machine is unknown
         by_host.setdefault(run.record.host, []).append(run)

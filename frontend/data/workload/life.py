@@ -77,7 +77,7 @@ def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_
     bars += [_bar(BarKind.EPOCH, marker, at, end_ns) for marker in epochs]
     bars += [
         _bar(BarKind.INSIDE, marker, at, end_ns)
-        for marker in own
+        for marker in markers
         if marker.kind in (MarkerKind.PHASE, MarkerKind.SPAN)
     ]
     bars += [
@@ -108,6 +108,8 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
         name = f"epoch {label}" if marker.step is not None else marker.name
     else:
         name = f"{marker.name}: {marker.detail}" if marker.detail else marker.name
+        if kind is BarKind.INSIDE:
+            label = marker.name
         if marker.process:
             name = f"{marker.process} · {name}"
     length = "not ended" if is_open else duration(end_s - start_s) if end_s > start_s else ""
@@ -125,8 +127,9 @@ def whole_window(lives: Sequence[Life]) -> Window:
 def overlap(lives: Sequence[Life]) -> float | None:
     """Return the share of the time from the first start to the last end in which all runs ran.
 
-    None for fewer than two runs, and before all have started.
+    None for fewer than two runs, and before all have started. Runs within runs do not count.
     """
+    lives = [life for life in lives if life.run.parent is None]
     started = [life for life in lives if life.start_s is not None]
     if len(lives) < 2 or not started:
         return None

@@ -34,8 +34,9 @@ class BarKind(StrEnum):
 class Bar:
     """A stretch of a run; ``end_s`` equals ``start_s`` for an instant.
 
-    ``count`` is the number of merged bars; ``text`` describes it, ``label`` is short enough to fit
-    inside; ``is_open`` says that it has not ended.
+    ``count`` is the number of merged bars, ``busy`` the share of the stretch that they take;
+    ``text`` describes it, ``label`` is short: an epoch's number, a span's name; ``is_open`` says
+    that it has not ended.
     """
 
     kind: BarKind
@@ -45,6 +46,7 @@ class Bar:
     label: str = ""
     count: int = 1
     is_open: bool = False
+    busy: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +117,15 @@ def _together(group: Sequence[Bar]) -> Bar:
         what = f"epochs {first.label} to {last.label}"
         text = f"{what} · mean {duration(mean)} ({duration(low)} to {duration(high)})"
     else:
-        names = list(dict.fromkeys(bar.text.partition(" · ")[0] for bar in group))
+        names = list(dict.fromkeys(bar.label or bar.text.partition(" · ")[0] for bar in group))
         what = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
         text = f"{len(group):,} × {what}"
         if any(lengths):
-            text += f" · {duration(sum(lengths))} in all"
+            text += f" · mean {duration(mean)}, {duration(sum(lengths))} in all"
     end_s = max(bar.end_s for bar in group)
-    return Bar(first.kind, first.start_s, end_s, text, "", len(group))
+    whole_s = end_s - first.start_s
+    busy = min(1.0, sum(lengths) / whole_s) if whole_s > 0 else 1.0
+    return Bar(first.kind, first.start_s, end_s, text, "", len(group), busy=busy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def strips_of(
             sharing = {share.run.run_id for share in shares}
             without = tuple(
                 run
-                for run in subject.workload.runs
+                for run in subject.whole
                 if shares
                 and run.run_id not in sharing
                 and run.record.host == host

@@ -61,6 +61,11 @@ class Subject:
         return {run.run_id: run for run in self.workload.runs}
 
     @property
+    def whole(self) -> tuple[RunEntry, ...]:
+        """The shown runs without runs within runs, which share processes and devices with them."""
+        return tuple(run for run in self.workload.runs if run.parent is None)
+
+    @property
     def run_ids(self) -> tuple[str, ...]:
         return tuple(run.run_id for run in self.workload.runs)
 
