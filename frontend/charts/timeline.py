@@ -102,7 +102,7 @@ _MAX_LABELS = 400
 #: The alternating opacities of epochs.
 _STRONG, _WEAK = 0.92, 0.62
 #: The opacity of merged spans with much time between them.
-_FAINTEST = 0.35
+_FAINTEST = 0.5
 _BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
 _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)
 

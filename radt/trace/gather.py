@@ -12,8 +12,10 @@ from radt.errors import UsageError
 from radt.home import RunDir
 from radt.journal.format import META_FILE, JournalMeta
 from radt.model import Scope
+from radt.run_name import family_of, letter_order
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, RunRecord, SeriesRecord
+from radt.tags import PARENT
 from radt.trace.torch_trace import torch_traces
 from radt.usage import KERNEL
 
@@ -70,9 +72,11 @@ class TracedRun:
 
     @property
     def name(self) -> str:
-        """Return workload, letter and name: ``1a resnet50``."""
+        """Return workload, letter and name: ``1a resnet50``, ``1a ↳ lenet`` for a child."""
         record = self.record
-        numbered = f"{record.workload}{record.letter} {record.name}".strip()
+        row, child = family_of(record.letter)
+        name = f"↳ {child}" if child else record.name
+        numbered = f"{record.workload}{row} {name}".strip()
         return numbered or record.run_id[:8]
 
     @property
@@ -83,7 +87,7 @@ class TracedRun:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The run, then its neighbours, and the series of shared devices, by device."""
+    """The run, its children, then its neighbours, and the series of shared devices, by device."""
 
     runs: Sequence[TracedRun]
     shared: Mapping[str, Sequence[Curve]]
@@ -109,20 +113,22 @@ def gather(
     Args:
         reader: The store.
         run: The run.
-        alone: Omit the other runs of its workload.
+        alone: Omit the other runs of its workload, but not runs within it.
         folder_of: Returns the folder with the files of a run.
 
     Raises:
         UsageError: The run has no data yet.
     """
-    records = [run]
-    if not alone:
-        together = reader.runs(workload_id=run.workload_id)
-        records += [
-            candidate
-            for candidate in together
-            if candidate.run_id != run.run_id and candidate.started_ns
-        ]
+    parents = reader.tagged(PARENT, run.experiment)
+    others = [
+        other
+        for other in reader.runs(workload_id=run.workload_id)
+        if other.run_id != run.run_id and other.started_ns
+    ]
+    children = [other for other in others if parents.get(other.run_id) == run.run_id]
+    neighbours = [] if alone else [other for other in others if other not in children]
+    neighbours.sort(key=lambda other: letter_order(other.letter))
+    records = [run, *children, *neighbours]
     first_ns: list[int] = []
     shared: dict[str, dict[tuple[str, ...], Curve]] = {}
     runs = [_traced(reader, record, folder_of(record), first_ns, shared) for record in records]
