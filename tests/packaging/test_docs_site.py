@@ -147,7 +147,7 @@ def test_every_public_name(site: Path) -> None:
     public = {
         f"radt.{name}" for name in radt.__all__ if not name.startswith("__") and name != "run"
     }
-    of_run = {f"radt.Run.{name}" for name in vars(radt.Run) if not name.startswith("_")}
+    of_run = {f"radt.Run.{name}" for name in dir(radt.Run) if not name.startswith("_")}
     assert {*public, *of_run, "radt.Run.log_metric"} - page.ids == set()
     integrations = {
         *("lightning.LightningLogger", "lightning.RadtCallback", "transformers.RadtCallback"),
