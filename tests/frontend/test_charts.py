@@ -23,6 +23,7 @@ from radt.frontend.theme import COLOUR_COUNT, INKS, MIN_CONTRAST, Scheme, colour
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
+from radt.technique_metrics import TECHNIQUE_METRICS
 
 
 def draw(
@@ -354,11 +355,13 @@ def test_automatic_metrics_tell_different_things(logged, hardware, expected):
     assert automatic_metrics(found) == tuple(expected)
 
 
-def test_metrics_of_loaders_have_units_and_meanings():
+@pytest.mark.parametrize("known", TECHNIQUE_METRICS, ids=lambda known: known.name)
+def test_metrics_of_techniques_have_units_and_meanings(known):
     kinds = (Scope.RUN, SeriesKind.GAUGE)
-    logged = SeriesRecord("a", 0, SOFTWARE, "loader.image_size", "", *kinds)
-    found = quantity_of([logged])
-    assert (found.drawn_unit, found.explanation) == ("px", "Side of the images in the batch.")
+    found = quantity_of([SeriesRecord("a", 0, SOFTWARE, known.name, "", *kinds)])
+    as_given = quantity_of([SeriesRecord("a", 0, SOFTWARE, "other", known.unit, *kinds)])
+    assert found.drawn_unit == as_given.drawn_unit != ""
+    assert found.explanation.lower() == f"{known.meaning}.".lower()
     own = quantity_of([SeriesRecord("a", 0, SOFTWARE, "image_size", "", *kinds)])
     assert (own.drawn_unit, own.explanation) == ("", "")
 

@@ -363,9 +363,22 @@ def test_several_units_are_an_error(study: Study) -> None:
     assert "time_to(latency>=0.5)" in said(study, "--quantity", "time_to(latency>=0.5)")
 
 
-def test_metrics_of_loaders_have_units(study: Study) -> None:
-    add_metric(study, solo(study), "loader.decoded", [1000.0, 2000.0])
-    assert "2,000 samples" in said(study, "--quantity", "last(loader.decoded)")
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("loader.decoded", 2000.0, "2,000 samples"),
+        ("validation.wait", 0.25, "250 ms"),
+        ("lease.handovers", 3.0, "3.00 handovers"),
+        ("offload.resident", 2e9, "2.00 GB"),
+        ("averaging.time", 1.5, "1.50 s"),
+        ("averaging.replicas", 4.0, "4.00 replicas"),
+    ],
+)
+def test_metrics_of_techniques_have_units(
+    study: Study, metric: str, value: float, text: str
+) -> None:
+    add_metric(study, solo(study), metric, [value / 2, value])
+    assert text in said(study, "--quantity", f"last({metric})")
 
 
 def test_the_quantities_that_a_user_names_are_the_table(study: Study) -> None:
