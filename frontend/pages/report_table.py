@@ -35,7 +35,14 @@ from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.render.numbers import INTERVAL_NOTE, ScaledQuantity, aligned, describe, scaled
-from radt.render.report_content import Matrix, MatrixCell, is_shared, reasons_of, runs_text
+from radt.render.report_content import (
+    Matrix,
+    MatrixCell,
+    is_shared,
+    reasons_of,
+    runs_text,
+    with_children,
+)
 from radt.units import NO_VALUE, plural
 
 #: Workloads on one page of the table.
@@ -73,7 +80,7 @@ def table(shown: Shown, choices: Choices, href: Callable[[Entry], str]) -> Compo
     lines = [
         _Line(entry, group, place == 0, len(groups))
         for entry in entries
-        for groups in [sorted_groups(entry, choices)]
+        for groups in [with_children(sorted_groups(entry, choices))]
         for place, group in enumerate(groups)
     ]
     columns = [_Values(quantity, lines) for quantity in shown.columns]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Locator, expect
 
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
@@ -23,6 +24,8 @@ from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
+from tests.frontend.conftest import Watched
+from tests.frontend.screenshots import served
 from tests.support.bench import Bench, bench_in
 from tests.trace.trace_kit import Trace
 
@@ -68,6 +71,12 @@ def source(recorded: Bench) -> Iterator[Source]:
     opened = Source(recorded.home / "radt.db")
     yield opened
     opened.close()
+
+
+def top(element: Locator) -> float:
+    box = element.bounding_box()
+    assert box is not None
+    return box["y"]
 
 
 def lives_of(source: Source) -> tuple[Life, ...]:
@@ -179,3 +188,21 @@ def test_a_merged_bar_says_how_much_of_it_is_busy() -> None:
     assert merged.count == 8
     assert merged.busy == pytest.approx(8 * 0.25 / 7.25)
     assert merged.text == "8 × load · mean 250 ms, 2.00 s in all"
+
+
+def test_the_pages_show_lanes_and_children(recorded: Bench, watched: Watched) -> None:
+    page = watched.page
+    with served(recorded.home / "radt.db") as address:
+        page.goto(f"{address}/workload")
+        expect(page.locator("#workload-rows .workload-lane")).to_have_count(4 + 6)
+        expect(page.locator("#workload-rows .workload-lane").first).to_have_text("job resnet")
+        expect(page.locator("#workload-rows .workload-child")).to_have_count(4)
+        expect(page.locator("[data-fact=status] dd")).to_have_text("2 finished")
+        labels = page.locator("#workload-rows .workload-row")
+        outcomes = page.locator("#workload-outcomes .workload-row")
+        expect(outcomes).to_have_count(6)
+        assert [top(labels.nth(row)) for row in range(6)] == [
+            top(outcomes.nth(row)) for row in range(6)
+        ]
+        page.goto(f"{address}/report")
+        expect(page.locator(".report-table .runs").filter(has_text="↳")).to_have_count(4)
