@@ -304,6 +304,7 @@ def _as_json(run: ListedRun) -> dict[str, Any]:
         "experiment": record.experiment,
         "workload": record.workload,
         "letter": record.letter,
+        "parent": None if run.entry.parent is None else run.entry.parent.run_id,
         "name": record.name,
         "status": record.status.value,
         "reason": record.end_reason,

@@ -37,6 +37,7 @@ from radt.home import Home, runtime_dir
 from radt.journal.reader import JournalReader
 from radt.model import RunStatus
 from radt.procfs import boot_id, is_shortage
+from radt.run_name import family_of
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -119,7 +120,8 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     ended: list[str] = []
     drained: list[str] = []
     points = 0
-    for run_id, run in runs.items():
+    # A workload begins with its own runs, not with the children of one.
+    for run_id, run in sorted(runs.items(), key=lambda item: family_of(item[1].letter)[1] != ""):
         folder = home.run_dir(run_id).path
         claim = Claim(folder)
         try:

@@ -228,7 +228,8 @@ class Service:
             log.warning("looking for runs: %s", error)
 
     def _take_up_all(self, manifests: Iterable[Manifest]) -> None:
-        for manifest in manifests:
+        # A workload begins with its own runs, not with the children of one.
+        for manifest in sorted(manifests, key=lambda manifest: bool(manifest.run.parent_id)):
             registration = manifest.run.registration
             with self._lock:
                 known = self._runs.get(registration.run_id)

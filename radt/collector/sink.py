@@ -69,6 +69,8 @@ class StoreSink:
         self._runs: dict[str, ActiveRun] = {}
         self._urgent = False
         self._left: list[Registration] = []
+        #: Whether leftovers have not been looked for since the store was opened.
+        self._undrained = False
         self._stopping = False
         self._writer: StoreWriter | None = None
         self._reader: StoreReader | None = None
@@ -140,11 +142,12 @@ class StoreSink:
         try:
             if not left and not self._may_open(runs):
                 return self._flush_s
-            if self._open() and left:
+            self._open()
+            self._flush(runs)
+            if left or self._undrained:  # after the rows of the runs whose children may be left
                 self._drain()
             for registration in left:
                 self._poke(registration)
-            self._flush(runs)
             self._end_all(run for run in runs if run.ending is not None)
             self._sync()
         except StoreError as error:
@@ -192,27 +195,27 @@ class StoreSink:
             self._give_up(run, f"the store {self.path} does not exist")
         return False
 
-    def _open(self) -> bool:
-        """Open the store; return whether it was already open."""
+    def _open(self) -> None:
+        """Open the store unless it is open."""
         if self._writer is not None:
             if self._vanished():
                 raise StoreError(f"the store {self.path} is gone")
-            return True
+            return
         self._writer = StoreWriter(self.path)
         try:
             self._reader = StoreReader(self.path)
             status = self.path.stat()
             self._identity = status.st_dev, status.st_ino
-            self._drain()
         except BaseException:
             self._close()  # all of it is done again
             raise
-        return False
+        self._undrained = True
 
     def _drain(self) -> None:
         assert self._writer is not None
         assert self._reader is not None
         drain(self._writer, self._reader, self._clock(), Home(self.path.parent))
+        self._undrained = False
         with self._condition:
             if not self._runs:
                 self.idle_since_s = time.monotonic()

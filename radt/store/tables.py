@@ -252,9 +252,9 @@ END_RUN = text(
     "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
     "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
 )
-#: A child that failed alone is no failure of its parent's workload.
+#: Statuses of children, which say nothing of their parent's workload, are null.
 RUN_ENDS = text(
-    "SELECT CASE WHEN tag.value IS NULL THEN run.status ELSE 'FINISHED' END, run.ended_ns "
+    "SELECT CASE WHEN tag.value IS NULL THEN run.status END, run.ended_ns "
     "FROM run LEFT JOIN tag ON tag.run_id = run.run_id AND tag.key = :parent_key "
     "WHERE run.workload_id = :workload_id"
 )

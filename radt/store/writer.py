@@ -233,10 +233,11 @@ class StoreWriter:
         with self._writing() as connection:
             key = {"workload_id": workload_id}
             runs = connection.execute(tables.RUN_ENDS, key | {"parent_key": PARENT}).all()
-            if not runs or any(ended_ns is None for _, ended_ns in runs):
+            statuses = [RunStatus(status) for status, _ in runs if status is not None]
+            if not statuses or any(ended_ns is None for _, ended_ns in runs):
                 return False
             row = key | {
-                "status": to_column(RunStatus.worst(RunStatus(status) for status, _ in runs)),
+                "status": to_column(RunStatus.worst(statuses)),
                 "ended_ns": max(ended_ns for _, ended_ns in runs),
             }
             if not connection.execute(tables.END_WORKLOAD, row).rowcount:

@@ -63,6 +63,9 @@ def test_each_child_is_a_run_and_the_hardware_is_its_parents(alone: Alone) -> No
         "a.refused": RunStatus.FAILED,
     }
     parent = runs.pop("a")
+    workload = alone.reader.workload(parent.workload_id)
+    assert workload.status is RunStatus.FINISHED
+    assert (workload.barrier_ns, workload.ended_ns) == (parent.started_ns, parent.ended_ns)
     assert runs["a.broken"].end_reason == "ValueError: no data"
     assert runs["a.refused"].end_reason == "RuntimeError: too large"
     for run in runs.values():
@@ -127,6 +130,7 @@ def test_a_killed_script_leaves_no_child_running(alone: Alone) -> None:
     )
     assert process.stdout is not None
     collector_of(alone, process.stdout.readline().strip())
+    wait_until(lambda: len(alone.reader.runs()) == 4, "all of them are recorded")
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=TIMEOUT_S)
 
@@ -140,6 +144,9 @@ def test_a_killed_script_leaves_no_child_running(alone: Alone) -> None:
     assert {run.status for run in runs.values()} == {RunStatus.KILLED}
     assert len({run.end_reason for run in runs.values()}) == 1
     assert names(alone, runs["a.second"]) == {"loss"}
+    # What the kernel counted of the process until then is its parent's.
+    assert listeners(alone, runs["a.second"]) == {SOFTWARE}
+    assert KERNEL in listeners(alone, runs["a"])
 
 
 def test_children_end_while_their_collector_is_dead(alone: Alone) -> None:
