@@ -28,6 +28,8 @@ TECHNIQUE_METRICS = (
     TechniqueMetric("loader.batch_size", "{samples}", "samples in the batch"),
     TechniqueMetric("loader.slots_in_use", "{slots}", "slots of the ring that hold batches in use"),
     TechniqueMetric("validation.wait", "s", "wait for the validation before, at a submit"),
+    TechniqueMetric("validation.bound", "s", "duration if training and validation never waited"),
+    TechniqueMetric("validation.reached", "s", "duration until the last validation has ended"),
     TechniqueMetric("lease.wait", "s", "wait for the device since the value before"),
     TechniqueMetric("lease.handovers", "{handovers}", "handovers of the device since then"),
     TechniqueMetric("offload.resident", "By", "parameters and gradients in the device's memory"),

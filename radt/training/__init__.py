@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING
 from radt.errors import MissingPackageError
 
 if TYPE_CHECKING:
+    from radt.training.evaluation import Sums
     from radt.training.job import Job
+    from radt.training.validation import OverlappedValidator, ValidationResult
 
 __all__ = [
     "Job",
+    "OverlappedValidator",
+    "Sums",
+    "ValidationResult",
 ]
 
 #: The module of each name; torch is imported with its first use.
 _MODULES = {
     "Job": "radt.training.job",
+    "OverlappedValidator": "radt.training.validation",
+    "Sums": "radt.training.evaluation",
+    "ValidationResult": "radt.training.validation",
 }
 
 if not TYPE_CHECKING:

@@ -10,8 +10,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -82,17 +81,6 @@ class Layout:
             places.append(place)
             offset += _aligned(tensor.numel() * tensor.element_size())
         return cls(tuple(places), max(offset, _ALIGNMENT))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Layout:
-        places = (
-            Place(**{**place, "shape": tuple(place["shape"]), "stride": tuple(place["stride"])})
-            for place in values["places"]
-        )
-        return cls(tuple(places), values["slot_bytes"])
 
     def views(self, memory: mmap.mmap, slot: int) -> list[Tensor]:
         """Return the tensors of a slot; they keep the mapping alive."""

@@ -1,0 +1,117 @@
+"""What an ``evaluate`` function is given and returns, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from radt.errors import UsageError
+from radt.training.snapshot import Layout, Snapshot, tensors_of
+
+
+class Sums:
+    """Sums over the samples of a part of the validation data.
+
+    Sums of parts are added, in the order of the parts, and divided once: means are exact also for
+    parts of different size.
+
+    Args:
+        count: Number of samples; 0 for an empty part.
+        sums: The sum over these samples of each metric: numbers, or tensors of one element.
+
+    Raises:
+        TypeError, ValueError: A sum is not a number.
+    """
+
+    __slots__ = ("count", "sums")
+
+    def __init__(self, *, count: int, **sums: float | Tensor) -> None:
+        self.count = int(count)
+        self.sums = {name: float(value) for name, value in sums.items()}
+
+    def __repr__(self) -> str:
+        sums = "".join(f", {name}={value!r}" for name, value in self.sums.items())
+        return f"Sums(count={self.count}{sums})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"count": self.count, "sums": self.sums}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Sums:
+        return cls(count=values["count"], **values["sums"])
+
+
+def means(parts: Sequence[Sums]) -> dict[str, float]:
+    """Return the mean of each metric over all parts.
+
+    Raises:
+        UsageError: There are no samples, or parts have different metrics.
+    """
+    count = sum(part.count for part in parts)
+    if count <= 0:
+        raise UsageError(
+            "evaluate returned sums of 0 samples",
+            "Return Sums(count=number of samples, …), with one part that is not empty",
+        )
+    names = [list(part.sums) for part in parts]
+    if any(set(other) != set(names[0]) for other in names):
+        raise UsageError(
+            f"evaluate returned different metrics for different parts: {names}",
+            "Return the same metrics for each part; 0.0 for one without samples",
+        )
+    return {name: sum(part.sums[name] for part in parts) / count for name in names[0]}
+
+
+#: ``evaluate(model, part, parts)``: validates every ``parts``-th stretch of the data, say.
+Evaluate = Callable[[nn.Module, int, int], Sums]
+
+
+class ValidatorDied(Exception):  # noqa: N818 - a result of its epoch, which training survives
+    """The process that validated has ended; the message says how."""
+
+
+class Lane(Protocol):
+    """Where one part of each validation runs; used by one thread, except `kill`."""
+
+    def prepare(self) -> None:
+        """Get ready, while the first epoch trains."""
+
+    def evaluate(self, snapshot: Snapshot) -> Sums:
+        """Validate a part of the data with a snapshot.
+
+        Raises:
+            TrainingError: ``evaluate`` raised.
+            ValidatorDied: Its process was killed.
+        """
+
+    def close(self) -> None:
+        """End it."""
+
+    def kill(self) -> None:
+        """Have `evaluate`, under way in another thread, end soon if that is possible."""
+
+
+def evaluated(evaluate: Evaluate, replica: nn.Module, part: int, parts: int) -> Sums:
+    """Call ``evaluate`` with a copy of the model, in evaluation mode and without gradients.
+
+    Raises:
+        UsageError: It did not return `Sums`.
+    """
+    replica.eval()
+    with torch.no_grad():
+        sums = evaluate(replica, part, parts)
+    if not isinstance(sums, Sums):
+        raise UsageError(
+            f"evaluate returned {type(sums).__name__}, expected radt.training.Sums",
+            "return Sums(count=samples, val_loss=sum_of_losses)",
+        )
+    return sums
+
+
+def targets_of(replica: nn.Module, layout: Layout) -> list[Tensor]:
+    """Return the tensors of a copy of the model, in the order of its layout."""
+    tensors = tensors_of(replica)
+    return [tensors[place.name] for place in layout.places]
