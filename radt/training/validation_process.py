@@ -1,8 +1,8 @@
 """Validate in a process of its own: the training's side, and what runs in that process.
 
-The process inherits three descriptors from its parent: the memory of the snapshots, a file in memory
-with the pickles of ``evaluate`` and of the model without its values, and one end of a socket pair
-for requests and answers in JSON.
+The process inherits three descriptors: the memory of the snapshots, a file in memory with the
+pickles of ``evaluate`` and of the model without its values, and one end of a socket pair for
+requests and answers in JSON.
 """
 
 from __future__ import annotations

@@ -89,8 +89,10 @@ class _NoGlobalDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if (
-            any(argument.name == "generator" for argument in func._schema.arguments)  # noqa: SLF001
+            torch.Tag.nondeterministic_seeded in func.tags
             and kwargs.get("generator") is None
+            # Attention draws if it drops anything, which it does not in evaluation mode.
+            and all(argument.name != "dropout_p" for argument in func._schema.arguments)  # noqa: SLF001
             and os.getpid() == self._process  # a worker has generators of its own
         ):
             raise TrainingError(
