@@ -150,26 +150,25 @@ class Gated:
 
 
 class Fails:
-    """An ``evaluate`` that raises, or ends its process, in some epochs; the weight is the epoch."""
+    """An ``evaluate`` that fails in some epochs, in its last part; the weight is the epoch."""
 
-    def __init__(self, epoch: int, how: str) -> None:
-        self.epoch, self.how = epoch, how
+    def __init__(self, how: dict[int, str]) -> None:
+        self.how = how
 
     def __call__(self, model: nn.Module, part: int, parts: int) -> Sums:
-        epoch = next(model.parameters()).item()
-        if epoch == self.epoch and part == parts - 1:
-            match self.how:
-                case "raises":
-                    self.raise_deep_inside()
-                case "exits":
-                    raise SystemExit(3)
-                case "killed":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                case "gone":
-                    os._exit(5)
-                case "nothing":
-                    return None  # type: ignore[return-value]
-        return Sums(count=1, epoch=epoch)
+        epoch = int(next(model.parameters()).item())
+        match self.how.get(epoch) if part == parts - 1 else None:
+            case "raises":
+                self.raise_deep_inside()
+            case "exits":
+                raise SystemExit(3)
+            case "is killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "is gone":
+                os._exit(5)
+            case "returns nothing":
+                return None  # type: ignore[return-value]
+        return Sums(count=1, epoch=epoch, pid=os.getpid())
 
     def raise_deep_inside(self) -> None:
         raise ZeroDivisionError("the picture is broken")

@@ -124,10 +124,10 @@ def test_metrics_weights_and_random_states_are_those_of_serial_validation(
 def test_what_a_process_draws_is_its_own() -> None:
     serial, drawing = Trained.serially(), Trained.overlapped("process", validating.evaluate_drawing)
     drawing.assert_trained_as(serial)
-    drawn = [metrics["drawn"] for metrics in drawing.metrics.values()]
-    assert len(set(drawn)) == EPOCHS
-    again = Trained.overlapped("process", validating.evaluate_drawing)
-    assert again.metrics == drawing.metrics
+    for epoch, metrics in drawing.metrics.items():  # the same whenever the process was started
+        RandomState.seeded(epoch).restore()
+        sums = validating.evaluate_drawing(drawing.model.eval(), 0, 1)
+        assert metrics["drawn"] == sums.sums["drawn"] / sums.count
 
 
 def test_a_thread_refuses_to_draw_what_training_draws_from() -> None:
@@ -162,7 +162,7 @@ def test_sums_that_cannot_be_divided_or_added_are_refused() -> None:
         means([Sums(count=0, loss=0.0)])
     with pytest.raises(UsageError, match="different metrics"):
         means([Sums(count=1, loss=0.0), Sums(count=1, other=0.0)])
-    with pytest.raises(ValueError, match="elements"):
+    with pytest.raises((RuntimeError, ValueError), match="one element"):
         Sums(count=2, loss=torch.zeros(2))
     assert math.isnan(means([Sums(count=1, loss=math.nan)])["loss"])
 
@@ -228,14 +228,14 @@ def test_the_last_result_is_in_when_close_returns_and_its_snapshot_can_be_saved(
 
 @pytest.mark.parametrize("where", WHERE)
 def test_waiting_for_an_epoch_makes_it_serial(where: str) -> None:
-    model, gate = counter(), validating.Fails(0, "never")
+    model, gate = counter(), validating.Fails({})
     with OverlappedValidator(gate, model, where=where) as validator:
         for epoch in (1, 2, 3):
             set_epoch(model, epoch)
             validator.submit(epoch)
-            assert validator.wait(epoch).metrics == {"epoch": float(epoch)}
+            assert validator.wait(epoch).metrics["epoch"] == epoch
             assert validator.finished() == []
-        assert validator.wait(1).metrics == {"epoch": 1.0}
+        assert validator.wait(1).metrics["epoch"] == 1
         with pytest.raises(UsageError, match="epoch 4 was not submitted"):
             validator.wait(4)
         with pytest.raises(UsageError, match="epoch 3 was submitted before"):
