@@ -7,6 +7,7 @@ requests and answers in JSON.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import io
 import json
@@ -335,6 +336,10 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - SystemExit too: it is the parent's to know
         failure = _failure(error)
     _answer(Connection(connection), validator, failure)
+    atexit._run_exitfuncs()  # noqa: SLF001 - workers of loaders end
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the training waits: spare it the freeing of modules and tensors one by one
 
 
 def _answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ def nothing_is_left() -> Iterator[None]:
     """After each test: no thread, process, mapping or descriptor of a validator."""
     before, children = _open_files(), psutil.Process().children()
     yield
+    gc.collect()  # exceptions and their frames refer to each other, and to snapshots
     threads = [thread.name for thread in threading.enumerate()]
     assert not [name for name in threads if name.startswith("radt-validator")]
     assert psutil.Process().children() == children
