@@ -8,7 +8,6 @@ a validation batch; it searches before its time begins.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import time
@@ -56,7 +55,7 @@ LOADS = {
     "decode": Load("jpegs", 384, 384, 0, 16, 8, 8),
     "busy": Load("jpegs", 384, 384, 2, 16, 8, 8),
     "compute": Load("memory", 768, 1536, 0, 40, 1, 6),
-    "small": Load("memory", 1024, 32, 0, 40, 1, 6),
+    "small": Load("memory", 2048, 32, 0, 40, 1, 10),
     "tiny": Load("memory", 64, 48, 0, 4, 2, 2),
     "gpu-decode": Load("jpegs", 20_480, 10_240, 6, 64, 2, 10, 256),
     "gpu-compute": Load("memory", 102_400, 102_400, 4, 256, 1, 10, 512),
@@ -161,21 +160,29 @@ class Training:
 
 
 def tuned(load: Load, model: nn.Module) -> Validation:
-    """Return the fastest serial validation; sets the number of threads."""
+    """Return the fastest serial validation, one setting after another; sets the threads."""
     cores = len(os.sched_getaffinity(0))
-    threads = [1, cores] if DEVICE.type == "cpu" else [1]
-    workers = sorted({0, cores // 2, cores})
-    best_s, best = float("inf"), (1, Validation(load, load.batch, 0))
-    for count, number, batch in itertools.product(threads, workers, (load.batch, 4 * load.batch)):
-        torch.set_num_threads(count)
-        validation = Validation(load, batch, number)
-        serially(validation, model)  # starts workers
-        began_s = time.perf_counter()
-        serially(validation, model)
-        if (took_s := time.perf_counter() - began_s) < best_s:
-            best_s, best = took_s, (count, validation)
-    torch.set_num_threads(best[0])
-    return best[1]
+    best = Validation(load, load.batch, 0)
+    best_s = validated_s(best, model, 1)
+    threads = 1
+    if DEVICE.type == "cpu" and (took_s := validated_s(best, model, cores)) < best_s:
+        best_s, threads = took_s, cores
+    candidates = [Validation(load, load.batch, workers) for workers in (cores // 2, cores)]
+    for candidate in [*candidates, None]:
+        tried = candidate or Validation(load, 4 * load.batch, best.workers)
+        if (took_s := validated_s(tried, model, threads)) < best_s:
+            best_s, best = took_s, tried
+    torch.set_num_threads(threads)
+    return best
+
+
+def validated_s(validation: Validation, model: nn.Module, threads: int) -> float:
+    """Return how long a validation takes once its workers run."""
+    torch.set_num_threads(threads)
+    serially(validation, model)
+    began_s = time.perf_counter()
+    serially(validation, model)
+    return time.perf_counter() - began_s
 
 
 def trained(arm: str, load: Load, args: argparse.Namespace, run: radt.Run) -> dict[str, float]:
@@ -185,7 +192,8 @@ def trained(arm: str, load: Load, args: argparse.Namespace, run: radt.Run) -> di
     if arm == "tuned":
         validation = tuned(load, network(load))
         torch.manual_seed(args.seed)
-        run.log_params({"threads": torch.get_num_threads(), "workers": validation.workers})
+        chosen = {"workers": validation.workers, "batch": validation.batch}
+        run.log_params({"threads": torch.get_num_threads()} | chosen)
     began_s = time.perf_counter()
     if arm in ("serial", "tuned"):
         for epoch in run.epochs(load.epochs):
