@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from functools import cache
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ class Jpegs(Dataset[tuple[Tensor, int]]):
 
     def __init__(self, count: int, seed: int) -> None:
         self.count, self.seed = count, seed
+        self.files = [_drawn(seed, number) for number in range(_DIFFERENT)]
 
     def __len__(self) -> int:
         return self.count
@@ -31,7 +31,7 @@ class Jpegs(Dataset[tuple[Tensor, int]]):
         edge = int(STORED_PX * chance.uniform(0.5, 1) ** 0.5)
         left, top = (int(at) for at in chance.integers(0, STORED_PX - edge + 1, 2))
         which = number % _DIFFERENT
-        with Image.open(io.BytesIO(_jpegs(self.seed)[which])) as image:
+        with Image.open(io.BytesIO(self.files[which])) as image:
             cropped = image.resize(
                 (TRAINED_PX, TRAINED_PX),
                 Image.Resampling.BICUBIC,
@@ -56,13 +56,8 @@ class InMemory(Dataset[tuple[Tensor, int]]):
         return self.images[number], int(self.labels[number])
 
 
-@cache
-def _jpegs(seed: int) -> list[bytes]:
-    """Return JPEGs of about 22 KB; the class is the place and colour of a blob."""
-    return [_drawn(seed, number) for number in range(_DIFFERENT)]
-
-
 def _drawn(seed: int, number: int) -> bytes:
+    """Return a JPEG of about 22 KB; the class is the place and colour of a blob."""
     chance, label = np.random.default_rng((seed, number)), number % CLASSES
     rows, columns = np.mgrid[0:STORED_PX, 0:STORED_PX] / STORED_PX
     angle = 2 * np.pi * label / CLASSES

@@ -52,10 +52,10 @@ class Load:
 
 
 LOADS = {
-    "decode": Load("jpegs", 384, 384, 0, 16, 8, 8),
-    "busy": Load("jpegs", 384, 384, 2, 16, 8, 8),
+    "decode": Load("jpegs", 640, 640, 0, 16, 8, 10),
+    "busy": Load("jpegs", 640, 640, 2, 16, 8, 6),
     "compute": Load("memory", 768, 1536, 0, 40, 1, 6),
-    "small": Load("memory", 2048, 32, 0, 40, 1, 10),
+    "small": Load("memory", 2048, 32, 0, 40, 1, 6),
     "tiny": Load("memory", 64, 48, 0, 4, 2, 2),
     "gpu-decode": Load("jpegs", 20_480, 10_240, 6, 64, 2, 10, 256),
     "gpu-compute": Load("memory", 102_400, 102_400, 4, 256, 1, 10, 512),
@@ -94,20 +94,19 @@ class Validation:
     """The ``evaluate`` of a validator: loads the validation samples and adds up.
 
     Args:
-        load: Which samples.
+        dataset: The samples; they reach the validator's process as a pickle.
         batch: Samples of a batch.
         workers: Worker processes.
     """
 
-    def __init__(self, load: Load, batch: int, workers: int) -> None:
-        self.load, self.batch, self.workers = load, batch, workers
+    def __init__(self, dataset: Any, batch: int, workers: int) -> None:
+        self.dataset, self.batch, self.workers = dataset, batch, workers
         self.loader: DataLoader[Any] | None = None
 
     def __call__(self, model: nn.Module, part: int = 0, parts: int = 1) -> Sums:
         if self.loader is None:  # in the process that validates
-            dataset = samples(self.load, self.load.validation, seed=1)
             self.loader = DataLoader(
-                Subset(dataset, range(part, len(dataset), parts)),
+                Subset(self.dataset, range(part, len(self.dataset), parts)),
                 self.batch,
                 num_workers=self.workers,
                 persistent_workers=self.workers > 0,
@@ -159,21 +158,27 @@ class Training:
         return loss.item()
 
 
-def tuned(load: Load, model: nn.Module) -> Validation:
-    """Return the fastest serial validation, one setting after another; sets the threads."""
+def tuned(load: Load, dataset: Any, model: nn.Module) -> Validation:
+    """Return the fastest serial validation, one setting after another; sets the threads.
+
+    Each is tried on an eighth of the samples.
+    """
     cores = len(os.sched_getaffinity(0))
-    best = Validation(load, load.batch, 0)
+    few = Subset(dataset, range(0, len(dataset), 8))
+    best = Validation(few, load.batch, 0)
     best_s = validated_s(best, model, 1)
     threads = 1
     if DEVICE.type == "cpu" and (took_s := validated_s(best, model, cores)) < best_s:
         best_s, threads = took_s, cores
-    candidates = [Validation(load, load.batch, workers) for workers in (cores // 2, cores)]
+    candidates = [Validation(few, load.batch, workers) for workers in (cores // 2, cores)]
     for candidate in [*candidates, None]:
-        tried = candidate or Validation(load, 4 * load.batch, best.workers)
+        tried = candidate or Validation(few, 4 * load.batch, best.workers)
         if (took_s := validated_s(tried, model, threads)) < best_s:
             best_s, best = took_s, tried
     torch.set_num_threads(threads)
-    return best
+    found = Validation(dataset, best.batch, best.workers)
+    serially(found, model)  # starts its workers
+    return found
 
 
 def validated_s(validation: Validation, model: nn.Module, threads: int) -> float:
@@ -188,9 +193,10 @@ def validated_s(validation: Validation, model: nn.Module, threads: int) -> float
 def trained(arm: str, load: Load, args: argparse.Namespace, run: radt.Run) -> dict[str, float]:
     """Train an arm; return what it took in all, and what the validator says of it."""
     training = Training(load, args.seed)
-    validation = Validation(load, args.validation_batch or load.batch, args.validation_workers)
+    dataset = samples(load, load.validation, seed=1)
+    validation = Validation(dataset, args.validation_batch or load.batch, args.validation_workers)
     if arm == "tuned":
-        validation = tuned(load, network(load))
+        validation = tuned(load, dataset, network(load))
         torch.manual_seed(args.seed)
         chosen = {"workers": validation.workers, "batch": validation.batch}
         run.log_params({"threads": torch.get_num_threads()} | chosen)
