@@ -54,7 +54,7 @@ class Load:
 LOADS = {
     "decode": Load("jpegs", 640, 640, 0, 16, 8, 10),
     "busy": Load("jpegs", 640, 640, 2, 16, 8, 6),
-    "compute": Load("memory", 768, 1536, 0, 40, 1, 6),
+    "compute": Load("memory", 1536, 3072, 0, 40, 1, 6),
     "small": Load("memory", 2048, 32, 0, 40, 1, 6),
     "tiny": Load("memory", 64, 48, 0, 4, 2, 2),
     "gpu-decode": Load("jpegs", 20_480, 10_240, 6, 64, 2, 10, 256),
