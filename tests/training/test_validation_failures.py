@@ -66,7 +66,7 @@ def test_a_process_raises_dies_is_killed_and_validates_again(
             if epoch == 7:
                 pid = int(validator.wait(epoch).metrics["pid"])
                 os.kill(pid, signal.SIGKILL)  # it does nothing now, which costs nothing
-                wait_until(lambda pid=pid: not alive(pid), "its end")
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         results = {result.epoch: result for result in [*validator.finished(), validator.wait(8)]}
     assert list(results) == [1, 5, 6, 8]
     warnings = capfd.readouterr().err
