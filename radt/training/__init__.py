@@ -20,6 +20,11 @@ __all__ = [
     "OverlappedValidator",
     "Sums",
     "ValidationResult",
+    from radt.training.trainer import MultiTrainer
+
+__all__ = [
+    "Job",
+    "MultiTrainer",
 ]
 
 #: The module of each name; torch is imported with its first use.
@@ -28,6 +33,7 @@ _MODULES = {
     "OverlappedValidator": "radt.training.validation",
     "Sums": "radt.training.evaluation",
     "ValidationResult": "radt.training.validation",
+    "MultiTrainer": "radt.training.trainer",
 }
 
 if not TYPE_CHECKING:

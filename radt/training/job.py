@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -19,6 +20,39 @@ class Scheduler(Protocol):
     def step(self) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+class JobStatus(StrEnum):
+    """What has become of a job."""
+
+    READY = "ready"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it will not train any more."""
+        return self in (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELLED)
+
+
+class FailureKind(StrEnum):
+    """Why a job failed."""
+
+    EXCEPTION = "exception"
+    NAN = "NaN"
+    OUT_OF_MEMORY = "out of memory"
+    PROCESS_LOST = "process lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job failed, and the traceback where there is one."""
+
+    kind: FailureKind
+    message: str
+    traceback: str = ""
 
 
 class Each(StrEnum):
@@ -52,6 +86,8 @@ class Job:
     Attributes:
         epoch: Epochs that are complete.
         batches: Batches done in the epoch that is under way.
+        status: What has become of it.
+        failure: Why it failed; None if it did not.
 
     Raises:
         UsageError: An argument is invalid.
@@ -91,7 +127,14 @@ class Job:
         self.randomness = OwnRandomness(None if seed is None else RandomState.seeded(seed))
         self.epoch = 0
         self.batches = 0
+        self.status = JobStatus.READY
+        self.failure: Failure | None = None
         self._step = step
+
+    @property
+    def has_plain_step(self) -> bool:
+        """Whether a step is forward, loss, backward, optimiser: no `step` was given."""
+        return self._step is None
 
     def step(self, batch: Any) -> Tensor:
         """Train on a batch with the job's random states, and return its loss without a graph."""

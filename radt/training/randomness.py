@@ -82,14 +82,23 @@ class OwnRandomness:
 
     def __init__(self, state: RandomState | None = None) -> None:
         self.state = RandomState.current() if state is None else state
+        self._is_in_use = False
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Draw from these states within the block; the states from before it return at its end."""
+        """Draw from these states within the block; the states from before it return at its end.
+
+        A block within a block of the same states goes on drawing from them.
+        """
+        if self._is_in_use:
+            yield
+            return
         outside = RandomState.current()
         self.state.restore()
+        self._is_in_use = True
         try:
             yield
         finally:
+            self._is_in_use = False
             self.state = RandomState.current()
             outside.restore()

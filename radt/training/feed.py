@@ -1,0 +1,138 @@
+"""Batches of a loader for the jobs that read it, at a position that can be found again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+import torch
+
+from radt.errors import TrainingError
+from radt.training.randomness import OwnRandomness, RandomState
+
+
+class End(Enum):
+    """What a feed gives after the last batch of an epoch."""
+
+    EPOCH = "end of the epoch"
+
+
+class Feed:
+    """The batches of one epoch after another, drawn with the random states of a job.
+
+    A loader's own ``generator`` is swapped, too, so that a loader that several jobs go through on
+    their own gives each of them what it would give it alone.
+
+    Args:
+        loader: Gives the batches.
+        randomness: The states from which the loader draws.
+
+    Attributes:
+        epoch: Epochs that are complete.
+        batches: Batches given in the epoch under way.
+    """
+
+    def __init__(self, loader: Iterable[Any], randomness: OwnRandomness) -> None:
+        self.loader = loader
+        self.randomness = randomness
+        self.epoch = 0
+        self.batches = 0
+        self._iterator: Iterator[Any] | None = None
+        generator = getattr(loader, "generator", None)
+        self._generator = generator if isinstance(generator, torch.Generator) else None
+        self._own = None if self._generator is None else self._generator.get_state()
+        self._start: RandomState | None = None
+        self._own_start = self._own
+
+    def next(self) -> Any | End:
+        """Return the next batch, or `End.EPOCH` once after the last one of each epoch.
+
+        Raises:
+            TrainingError: The loader gives fewer batches than when the position was taken.
+            Exception: As the loader raises it.
+        """
+        with self.randomness.in_use(), self._own_generator():
+            if self._iterator is None:
+                self._iterator = self._begin() if self.batches == 0 else self._found_again()
+            batch = next(self._iterator, End.EPOCH)
+        if batch is End.EPOCH:
+            self.close()
+            self.epoch += 1
+            self.batches = 0
+        else:
+            self.batches += 1
+        return batch
+
+    def _begin(self) -> Iterator[Any]:
+        self._start = RandomState.current()
+        self._own_start = None if self._generator is None else self._generator.get_state()
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        if callable(set_epoch := getattr(self.loader, "set_epoch", None)):
+            set_epoch(self.epoch)
+        return iter(self.loader)
+
+    def _found_again(self) -> Iterator[Any]:
+        """Go through the epoch from its start again, as far as it was."""
+        assert self._start is not None
+        own = None if self._generator is None else self._generator.get_state()
+        if self._generator is not None and self._own_start is not None:
+            self._generator.set_state(self._own_start)
+        now = RandomState.current()
+        self._start.restore()
+        iterator = self._iterate()
+        for done in range(self.batches):
+            if next(iterator, End.EPOCH) is End.EPOCH:
+                raise TrainingError(
+                    f"the loader ended after {done} batches, of which {self.batches} had been used",
+                    "go on with the data and the batch size that the training began with",
+                )
+        now.restore()
+        if self._generator is not None and own is not None:
+            self._generator.set_state(own)
+        return iterator
+
+    @contextmanager
+    def _own_generator(self) -> Iterator[None]:
+        if self._generator is None or self._own is None:
+            yield
+            return
+        outside = self._generator.get_state()
+        self._generator.set_state(self._own)
+        try:
+            yield
+        finally:
+            self._own = self._generator.get_state()
+            self._generator.set_state(outside)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position: random states at the start of the epoch, and the batches since."""
+        return {
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "start": None if self._start is None else self._start.state_dict(),
+            "own": self._own,
+            "own_start": self._own_start,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at a position; the batches before it are loaded again at the next `next`."""
+        self.close()
+        self.epoch = state["epoch"]
+        self.batches = state["batches"]
+        start = state["start"]
+        self._start = None if start is None else RandomState.from_state_dict(start)
+        self._own, self._own_start = state["own"], state["own_start"]
+
+    def fork(self, randomness: OwnRandomness) -> Feed:
+        """Return a feed at the same position, for a job that goes on without the others."""
+        own = Feed(self.loader, randomness)
+        own.load_state_dict(self.state_dict())
+        return own
+
+    def close(self) -> None:
+        """End the iteration, and with it the loader's workers."""
+        self._iterator = None
