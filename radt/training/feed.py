@@ -45,6 +45,12 @@ class Feed:
         self._own = None if self._generator is None else self._generator.get_state()
         self._start: RandomState | None = None
         self._own_start = self._own
+        self._before = (randomness.state, self._own)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epochs that are complete, and batches given since."""
+        return self.epoch, self.batches
 
     def next(self) -> Any | End:
         """Return the next batch, or `End.EPOCH` once after the last one of each epoch.
@@ -53,6 +59,7 @@ class Feed:
             TrainingError: The loader gives fewer batches than when the position was taken.
             Exception: As the loader raises it.
         """
+        self._before = (self.randomness.state, self._own)
         with self.randomness.in_use(), self._own_generator():
             if self._iterator is None:
                 self._iterator = self._begin() if self.batches == 0 else self._found_again()
@@ -64,6 +71,13 @@ class Feed:
         else:
             self.batches += 1
         return batch
+
+    def again(self) -> Any:
+        """Load the last batch once more, for jobs in lockstep of which one has changed it."""
+        self.close()
+        self.batches -= 1
+        self.randomness.state, self._own = self._before
+        return self.next()
 
     def _begin(self) -> Iterator[Any]:
         self._start = RandomState.current()
@@ -113,6 +127,7 @@ class Feed:
         return {
             "epoch": self.epoch,
             "batches": self.batches,
+            "random": self.randomness.state.state_dict(),
             "start": None if self._start is None else self._start.state_dict(),
             "own": self._own,
             "own_start": self._own_start,
@@ -123,13 +138,14 @@ class Feed:
         self.close()
         self.epoch = state["epoch"]
         self.batches = state["batches"]
+        self.randomness.state = RandomState.from_state_dict(state["random"])
         start = state["start"]
         self._start = None if start is None else RandomState.from_state_dict(start)
         self._own, self._own_start = state["own"], state["own_start"]
 
-    def fork(self, randomness: OwnRandomness) -> Feed:
+    def fork(self) -> Feed:
         """Return a feed at the same position, for a job that goes on without the others."""
-        own = Feed(self.loader, randomness)
+        own = Feed(self.loader, OwnRandomness(self.randomness.state))
         own.load_state_dict(self.state_dict())
         return own
 

@@ -88,6 +88,7 @@ class Job:
         batches: Batches done in the epoch that is under way.
         status: What has become of it.
         failure: Why it failed; None if it did not.
+        is_updating: Whether the optimiser is changing parameters; it stays so if that fails.
 
     Raises:
         UsageError: An argument is invalid.
@@ -129,6 +130,7 @@ class Job:
         self.batches = 0
         self.status = JobStatus.READY
         self.failure: Failure | None = None
+        self.is_updating = False
         self._step = step
 
     @property
@@ -150,7 +152,9 @@ class Job:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(self.model(inputs), target)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.is_updating = True
         self.optimizer.step()
+        self.is_updating = False
         return loss
 
     def end_epoch(self) -> None:

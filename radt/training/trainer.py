@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from radt.errors import TrainingError, UsageError, described
-from radt.run.run import active_run
+from radt.errors import TrainingError, UsageError
+from radt.training.checkpoints import Checkpoints
+from radt.training.failures import (
+    Attempts,
+    BudgetError,
+    DeviceLostError,
+    check_loss,
+    failure_of,
+    free_caches,
+    free_gradients,
+    settle,
+)
 from radt.training.feed import End, Feed
-from radt.training.job import Failure, FailureKind, Job, JobStatus
+from radt.training.fusion import Stack, Trial, Way, can_be_stacked, structure_of
+from radt.training.job import Job, JobStatus
+from radt.training.memory import Admission, bytes_of, tensors_of
 from radt.training.policies import Candidate, Policy, policy_of
+from radt.training.randomness import OwnRandomness
+from radt.training.records import JobRecord
 
 
 class _Request(Enum):
-    """What another thread asked for; it is done between two steps."""
+    """What was asked for; it is done between two steps."""
 
     PAUSE = "pause"
     CANCEL = "cancel"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Place(Candidate):
-    """A job in the trainer."""
+    """A job in the trainer. Places with the same feed train in lockstep."""
 
-    feed: Feed | None = None
+    feed: Feed
+    attempts: Attempts
+    record: JobRecord
+    structure: Hashable | None = None
     request: _Request | None = None
-
-
-@dataclass(slots=True)
-class _Group:
-    """Places that train in lockstep; one, unless input is shared or jobs are fused."""
-
-    places: list[_Place] = field(default_factory=list)
-
-    @property
-    def ready(self) -> list[_Place]:
-        return [place for place in self.places if place.job.status is JobStatus.READY]
+    is_unsaved: bool = True
 
 
 class MultiTrainer:
     """Train several jobs in one process; losses of each are those of its plain loop, bit by bit.
+
+    Fused jobs (``fuse="auto"``) are an exception: theirs differ in the last digits.
 
     ::
 
@@ -56,27 +68,66 @@ class MultiTrainer:
             for job in trainer.run():
                 torch.save(job.model.state_dict(), f"{job.name}.pt")
 
-    One job trains at a time, each with its own random states (UnifiedNN). `pause`, `resume`,
+    One job trains at a time, with random states of its own (UnifiedNN). `pause`, `resume`,
     `cancel` and `add` may be called from other threads; they take effect after the step under way.
+    A job that fails ends alone: an exception, a NaN with `stop_at_nan`, or no memory although its
+    step was repeated with everything freed that could be. ``job.failure`` has the traceback.
 
     Args:
         jobs: The jobs; more may join by `add`.
         policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, or a `Policy` of your own.
+        memory: What all jobs together may use, in bytes or as ``"20GB"``. Each job's first step is
+            measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end.
+        share_input: Whether jobs with the same loader object train in lockstep on each batch, which
+            is loaded once. They must not change its tensors. A ``DataLoader`` needs a generator of
+            its own; what a data set draws besides is drawn once for all.
+        fuse: ``"auto"`` trains jobs of equal structure as one stacked model where that is faster.
+        stop_at_nan: Whether a job fails at a loss that is NaN.
+        checkpoint: Folder for the state of each job at each switch, from which a new start goes
+            on. Batches of an epoch that was under way are loaded again up to its position.
+
+    Attributes:
+        ways: For jobs of equal structure, by their names: the way that was chosen, and the times
+            of steps.
 
     Raises:
         UsageError: An argument is invalid, or two jobs have the same name.
+        TrainingError: A checkpoint is of another training.
     """
 
-    def __init__(self, jobs: Iterable[Job] = (), *, policy: str | Policy = "fcfs") -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job] = (),
+        *,
+        policy: str | Policy = "fcfs",
+        memory: str | int | None = None,
+        share_input: bool = False,
+        fuse: str | None = None,
+        stop_at_nan: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if fuse not in (None, "auto"):
+            raise UsageError(f'fuse is "{fuse}"', 'expected "auto" or None')
         self._policy = policy_of(policy)
+        self._admission = None if memory is None else Admission(bytes_of(memory))
+        self._share_input = share_input
+        self._is_fusing = fuse is not None
+        self._stop_at_nan = stop_at_nan
+        self._checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint))
         self._lock = threading.RLock()
-        self._groups: list[_Group] = []
         self._places: dict[str, _Place] = {}
+        self._ended_names: set[str] = set()
         self._numbers, self._turns = count(1), count(1)
         self._ended: deque[Job] = deque()
+        self._stack: Stack | None = None
         self._is_closed = False
-        for job in jobs:
-            self.add(job)
+        self.ways: dict[tuple[str, ...], Trial] = {}
+        try:
+            for job in jobs:
+                self.add(job)
+        except BaseException:
+            self.close()
+            raise
 
     # Control, from any thread ------------------------------------------------------------------
 
@@ -84,19 +135,52 @@ class MultiTrainer:
         """Have a job join.
 
         Raises:
-            UsageError: It has no loader, its name is taken, or the trainer is closed.
+            UsageError: It has no loader, or one that others use, its name is taken, or the trainer
+                is closed.
+            TrainingError: Its checkpoint is of another training.
         """
         if job.loader is None:
             raise UsageError(f"job {job.name} has no loader", "give it one: Job(…, loader=…)")
         with self._lock:
             if self._is_closed:
                 raise UsageError("the trainer is closed", "add jobs within its `with` block")
-            if job.name in self._places:
+            if job.name in self._places or job.name in self._ended_names:
                 raise UsageError(f"two jobs are named {job.name}", "give each job its own name")
-            feed = Feed(job.loader, job.randomness)
-            place = _Place(job, next(self._numbers), feed=feed)
-            self._places[job.name] = place
-            self._groups.append(_Group([place]))
+            others = [place for place in self._places.values() if place.feed.loader is job.loader]
+            if others:
+                self._check_shared(job, others[0].job)
+            own = OwnRandomness() if self._share_input else job.randomness
+            feed = Feed(job.loader, own)
+            if self._checkpoints is not None:
+                self._checkpoints.load(job, feed)
+            if job.status.has_ended:
+                self._ended_names.add(job.name)
+                self._ended.append(job)
+                return
+            mates = (place.feed for place in others if place.feed.position == feed.position)
+            self._places[job.name] = _Place(
+                job,
+                next(self._numbers),
+                feed=next(mates, feed) if self._share_input else feed,
+                attempts=Attempts(job),
+                record=JobRecord(job),
+                structure=structure_of(job) if self._is_fusing else None,
+            )
+
+    def _check_shared(self, job: Job, other: Job) -> None:
+        loader = job.loader
+        names = f"jobs {other.name} and {job.name}"
+        if not self._share_input:
+            if hasattr(loader, "close") or getattr(loader, "persistent_workers", False):
+                raise UsageError(
+                    f"{names} have the same loader, which gives one epoch at a time",
+                    "give each its own, or use share_input=True",
+                )
+        elif isinstance(loader, DataLoader) and loader.generator is None:
+            raise UsageError(
+                f"{names} share a DataLoader that draws from the random states of its job",
+                "give it its own: DataLoader(…, generator=torch.Generator().manual_seed(0))",
+            )
 
     def pause(self, name: str) -> None:
         """Stop a job after the step under way; `run` yields it. Its state stays as it is.
@@ -106,8 +190,15 @@ class MultiTrainer:
         Raises:
             UsageError: There is no such job.
         """
-        with self._lock:
-            self._place(name).request = _Request.PAUSE
+        self._ask(name, _Request.PAUSE)
+
+    def cancel(self, name: str) -> None:
+        """End a job after the step under way; `run` yields it. Nothing happens if it has ended.
+
+        Raises:
+            UsageError: There is no such job.
+        """
+        self._ask(name, _Request.CANCEL)
 
     def resume(self, name: str) -> None:
         """Have a paused job go on where it was; nothing happens if it is not paused.
@@ -117,28 +208,27 @@ class MultiTrainer:
         """
         with self._lock:
             place = self._place(name)
+            if place is None:
+                return
             if place.request is _Request.PAUSE:
                 place.request = None
             if place.job.status is JobStatus.PAUSED:
                 place.job.status = JobStatus.READY
                 place.joined = next(self._numbers)
 
-    def cancel(self, name: str) -> None:
-        """End a job after the step under way; `run` yields it. Nothing happens if it has ended.
-
-        Raises:
-            UsageError: There is no such job.
-        """
+    def _ask(self, name: str, request: _Request) -> None:
         with self._lock:
-            self._place(name).request = _Request.CANCEL
+            place = self._place(name)
+            if place is not None and place.request is not _Request.CANCEL:
+                place.request = request
 
-    def _place(self, name: str) -> _Place:
-        if name not in self._places:
-            known = ", ".join(self._places) or "none"
+    def _place(self, name: str) -> _Place | None:
+        if name not in self._places and name not in self._ended_names:
+            known = ", ".join([*self._places, *self._ended_names]) or "none"
             raise UsageError(f"there is no job named {name}", f"jobs of this trainer: {known}")
-        return self._places[name]
+        return self._places.get(name)
 
-    # Training ----------------------------------------------------------------------------------
+    # The order ---------------------------------------------------------------------------------
 
     def run(self) -> Iterator[Job]:
         """Train; yield each job as soon as it has finished, failed, or been paused or cancelled.
@@ -146,106 +236,254 @@ class MultiTrainer:
         It ends when no job is ready. Paused jobs go on after `resume`, with this call or the next.
 
         Raises:
-            TrainingError: The trainer is closed.
+            TrainingError: The trainer is closed, or the process can no longer use the device.
         """
         while True:
             self._answer_requests()
             while self._ended:
+                self._save()
                 yield self._ended.popleft()
             if self._is_closed:
                 raise TrainingError("the trainer is closed", "use it within its `with` block")
-            group = self._chosen()
-            if group is not None:
-                self._turn(group)
+            team = self._chosen()
+            if team:
+                self._turn(team)
+                self._save()
             elif not self._ended:
                 return
 
-    def _answer_requests(self) -> None:
+    def _ready(self) -> list[_Place]:
         with self._lock:
-            for place in self._places.values():
-                request, place.request = place.request, None
-                if request is _Request.CANCEL and not place.job.status.has_ended:
-                    self._end(place, JobStatus.CANCELLED)
-                elif request is _Request.PAUSE and place.job.status is JobStatus.READY:
-                    self._end(place, JobStatus.PAUSED)
+            return [place for place in self._places.values() if place.job.status is JobStatus.READY]
 
-    def _chosen(self) -> _Group | None:
+    def _chosen(self) -> list[_Place]:
+        """Return the places of the next turn; none if no job is ready."""
+        ready = sorted(self._ready(), key=self._policy.rank)
+        for place in ready:
+            team = self._team(place, ready)
+            if self._fits(team):
+                return team
+        if ready:
+            assert self._admission is not None
+            place, present = ready[0], self._present()
+            self._fail(place, BudgetError(self._admission.refusal(place.job, present)))
+        return []
+
+    def _team(self, place: _Place, ready: Sequence[_Place]) -> list[_Place]:
+        """Return the places that train together with one: those with its feed or its structure."""
+        team = [other for other in ready if other.feed is place.feed]
+        if place.structure is None or any(mate.structure != place.structure for mate in team):
+            return team
+        return [
+            other
+            for other in ready
+            if other.structure == place.structure
+            and other.feed.batches == place.feed.batches
+            and all(mate.structure == place.structure for mate in ready if mate.feed is other.feed)
+        ]
+
+    def _present(self) -> list[Job]:
         with self._lock:
-            ready = [group for group in self._groups if group.ready]
-            return min(ready, key=self._rank, default=None)
+            return [place.job for place in self._places.values()]
 
-    def _rank(self, group: _Group) -> tuple[float, ...]:
-        return min(self._policy.rank(place) for place in group.ready)
+    def _fits(self, team: Iterable[_Place]) -> bool:
+        jobs = [place.job for place in team]
+        return self._admission is None or self._admission.fits(jobs, self._present())
 
-    def _is_interrupted(self, group: _Group) -> bool:
-        running = min(group.ready, key=self._policy.rank).job
-        with self._lock:
-            others = [other for other in self._groups if other is not group]
-        waiting = [place.job for other in others for place in other.ready]
+    def _is_interrupted(self, team: Sequence[_Place]) -> bool:
+        running = min(team, key=self._policy.rank).job
+        waiting = [place.job for place in self._ready() if place not in team]
         return any(self._policy.interrupts(job, running) for job in waiting)
 
-    def _turn(self, group: _Group) -> None:
-        """Train a group until its epoch is complete, one of its jobs ends, or it is interrupted."""
-        number = next(self._turns)
-        run = active_run()
-        with ExitStack() as spans:
-            for place in group.ready:
-                place.served = number
-                if run is not None:
-                    spans.enter_context(run.span(f"job {place.job.name}"))
-            while True:
-                is_complete = self._advance(group)
-                self._answer_requests()
-                if is_complete or self._ended or self._is_interrupted(group):
-                    return
+    # Training ----------------------------------------------------------------------------------
 
-    def _advance(self, group: _Group) -> bool:
-        """Train each job of a group on its next batch; return whether an epoch is complete."""
-        is_complete = False
-        batches: dict[int, Any] = {}
-        for place in group.ready:
-            feed = place.feed
-            assert feed is not None
+    def _turn(self, team: list[_Place]) -> None:
+        """Train a team until its epoch is complete, a job ends, or one with precedence waits."""
+        number = next(self._turns)
+        with ExitStack() as spans:
+            for place in team:
+                place.served, place.is_unsaved = number, True
+                spans.enter_context(place.record.span())
+            if len(team) == 1:  # swapping random states takes longer than a small step
+                spans.enter_context(team[0].job.randomness.in_use())
             try:
-                if id(feed) not in batches:
-                    batches[id(feed)] = feed.next()
-                batch = batches[id(feed)]
+                while True:
+                    is_complete = self._advance(team)
+                    self._answer_requests()
+                    if is_complete or self._ended:
+                        return
+                    if self._is_interrupted(team) or not self._fits(team):
+                        return
+            finally:
+                self._separate()
+                for place in team:
+                    free_gradients(place.job)
+                self._settle(team)
+
+    def _settle(self, team: Iterable[_Place]) -> None:
+        try:
+            for place in team:
+                settle(place.job)
+        except DeviceLostError:
+            if self._checkpoints is not None:
+                self._checkpoints.close(is_lost=True)
+            raise
+        self._at_work("")
+
+    def _at_work(self, name: str) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.at_work(name)
+
+    def _advance(self, team: Sequence[_Place]) -> bool:
+        """Train each job of a team on its next batch; return whether an epoch is complete."""
+        batches: dict[int, Any] = {}
+        given: list[tuple[_Place, Any]] = []
+        is_complete = False
+        for place in team:
+            try:
+                self._at_work(place.job.name)
+                if id(place.feed) not in batches:
+                    batches[id(place.feed)] = place.feed.next()
+                batch = batches[id(place.feed)]
                 if batch is not End.EPOCH:
-                    self._step(place.job, batch)
+                    given.append((place, batch))
                     continue
                 is_complete = True
                 place.job.end_epoch()
-            except Exception as error:  # noqa: BLE001 - any error of a job is its own
+                place.record.flush()
+            except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
                 self._fail(place, error)
                 continue
             if place.job.epoch == place.job.epochs:
                 self._end(place, JobStatus.FINISHED)
+        if len(given) > 1 and given[0][0].structure is not None:
+            self._either_way(given)
+        else:
+            self._loop(given)
         return is_complete
 
-    def _step(self, job: Job, batch: Any) -> Tensor:
+    def _loop(self, given: Sequence[tuple[_Place, Any]]) -> None:
+        """Train one job after another."""
+        given = list(given)
+        for at, (place, batch) in enumerate(given):
+            versions = [tensor._version for tensor in tensors_of(batch)]  # noqa: SLF001
+            try:
+                self._at_work(place.job.name)
+                place.record.step(self._step(place, batch))
+            except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
+                self._fail(place, error)
+            mates = [later for later, _ in given[at + 1 :] if later.feed is place.feed]
+            if not mates:
+                continue
+            free_gradients(place.job)
+            if versions != [tensor._version for tensor in tensors_of(batch)]:  # noqa: SLF001
+                self._changed(place)
+                again = mates[0].feed.again()
+                given[at + 1 :] = [
+                    (later, again if later in mates else other) for later, other in given[at + 1 :]
+                ]
+
+    def _changed(self, place: _Place) -> None:
+        if not place.job.status.has_ended:
+            message = f"job {place.job.name} has changed a batch that it shares with others"
+            self._fail(place, TrainingError(message, "clone what it writes to: x = x.clone()"))
+
+    def _step(self, place: _Place, batch: Any) -> Tensor:
         """Train a job on a batch."""
-        return job.step(batch)
+        others = [job for job in self._present() if job is not place.job]
+
+        def step() -> Tensor:
+            return place.attempts.step(batch, self._stop_at_nan, others)
+
+        return step() if self._admission is None else self._admission.measure(place.job, step)
+
+    def _either_way(self, given: Sequence[tuple[_Place, Any]]) -> None:
+        """Train jobs of equal structure stacked or one after another."""
+        jobs = [place.job for place, _ in given]
+        trial = self.ways.setdefault(tuple(job.name for job in jobs), Trial())
+        batches = [batch for _, batch in given]
+        trial.begin()
+        if trial.way is Way.LOOP or not can_be_stacked(batches):
+            self._separate()
+            self._loop(given)
+        else:
+            try:
+                if self._stack is None:
+                    self._stack = Stack(jobs)
+                with jobs[0].randomness.in_use():
+                    losses = self._stack.step(batches)
+            except Exception:  # noqa: BLE001 - one after another, the guilty one fails alone
+                trial.chosen = Way.LOOP
+                self._separate()
+                self._loop(given)
+            else:
+                self._note(given, losses)
+        trial.end()
+
+    def _note(self, given: Sequence[tuple[_Place, Any]], losses: Tensor) -> None:
+        for (place, _), loss in zip(given, losses, strict=True):
+            try:
+                check_loss(place.job, loss, self._stop_at_nan)
+                place.record.step(loss)
+            except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
+                self._separate()
+                self._fail(place, error)
+
+    def _separate(self) -> None:
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.separate()
+
+    # Ends --------------------------------------------------------------------------------------
+
+    def _answer_requests(self) -> None:
+        with self._lock:
+            for place in list(self._places.values()):
+                request, place.request = place.request, None
+                if request is _Request.CANCEL:
+                    self._end(place, JobStatus.CANCELLED)
+                elif request is _Request.PAUSE and place.job.status is JobStatus.READY:
+                    self._end(place, JobStatus.PAUSED)
 
     def _fail(self, place: _Place, error: Exception) -> None:
-        place.job.failure = Failure(FailureKind.EXCEPTION, described(error))
+        place.job.failure = failure_of(error)
         self._end(place, JobStatus.FAILED)
 
     def _end(self, place: _Place, status: JobStatus) -> None:
-        place.job.status = status
-        if status.has_ended and place.feed is not None:
-            place.feed.close()
-            place.feed = None
-        self._ended.append(place.job)
+        """Take a job out of its team; `run` yields it."""
+        job = place.job
+        with self._lock:
+            job.status = status
+            place.is_unsaved = True
+            place.record.flush()
+            mates = [other for other in self._places.values() if other.feed is place.feed]
+            if len(mates) > 1:
+                place.feed = place.feed.fork()
+            self._ended.append(job)
+        if status is JobStatus.FAILED:
+            free_gradients(job)
+            free_caches()
 
-    # End ---------------------------------------------------------------------------------------
+    def _save(self) -> None:
+        """Keep the states that have changed; forget jobs that have ended."""
+        with self._lock:
+            for place in list(self._places.values()):
+                if place.is_unsaved and self._checkpoints is not None:
+                    self._checkpoints.save(place.job, place.feed)
+                place.is_unsaved = False
+                if place.job.status.has_ended:
+                    place.feed.close()
+                    self._ended_names.add(place.job.name)
+                    del self._places[place.job.name]
 
     def close(self) -> None:
-        """End loaders' iterations. A second call does nothing."""
+        """End loaders' iterations and files. A second call does nothing."""
         with self._lock:
             self._is_closed = True
             for place in self._places.values():
-                if place.feed is not None:
-                    place.feed.close()
+                place.feed.close()
+            if self._checkpoints is not None:
+                self._checkpoints.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,294 @@
+"""Jobs of equal structure trained as one stacked model; not bit-identical to training them alone.
+
+Fusing helps where starting operations takes longer than computing them: small layers. Where the
+computation is busy it harms, and it needs the activations of all models at once. So both ways are
+tried on the jobs' own steps, and the faster one is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.func import functional_call, grad_and_value, vmap
+
+from radt.training.job import Each, Job
+from radt.training.memory import tensors_of
+
+#: Optimisers whose update of an element depends on that element only, so that they can be given
+#: the parameters of several models in one tensor.
+_ELEMENTWISE = frozenset(
+    {optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adagrad, optim.Adadelta}
+    | {optim.Adamax, optim.NAdam, optim.RAdam}
+)
+_SCALARS = (bool, int, float, str, tuple, type(None))
+#: Steps of each way that are timed, in blocks; the first step of a block only warms up.
+_BLOCK, _BLOCKS = 5, 4
+#: Fused training has to be this much faster, since it is not bit-identical.
+_ADVANTAGE = 0.95
+
+
+class Way(StrEnum):
+    """How jobs of equal structure train."""
+
+    LOOP = "loop"
+    FUSED = "fused"
+
+
+def structure_of(job: Job) -> Hashable | None:
+    """Return what jobs must have in common to be fused; None if a job cannot be fused."""
+    optimizer = job.optimizer
+    if (
+        not job.has_plain_step
+        or type(optimizer) not in _ELEMENTWISE
+        or (job.scheduler is not None and job.schedule is Each.STEP)
+        or any(
+            isinstance(value, Tensor)
+            for group in optimizer.param_groups
+            for value in group.values()
+        )
+        or not callable(getattr(job.loader, "__len__", None))
+    ):
+        return None
+    groups = {id(p): at for at, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    modules = [job.model, *([job.loss] if isinstance(job.loss, nn.Module) else [])]
+    return (
+        tuple(_module(part) for whole in modules for part in whole.named_modules()),
+        tuple(
+            (name, p.shape, p.dtype, str(p.device), p.requires_grad, groups.get(id(p)))
+            for name, p in job.model.named_parameters()
+        ),
+        tuple((name, b.shape, b.dtype) for name, b in job.model.named_buffers()),
+        type(optimizer),
+        None if isinstance(job.loss, nn.Module) else id(job.loss),
+        len(job.loader),  # type: ignore[arg-type]
+    )
+
+
+def _module(part: tuple[str, nn.Module]) -> Hashable:
+    name, module = part
+    settings = {key: value for key, value in vars(module).items() if isinstance(value, _SCALARS)}
+    return name, type(module), repr(sorted(settings.items()))
+
+
+class Stack:
+    """The parameters, buffers and optimiser states of jobs, stacked until `separate`.
+
+    Args:
+        jobs: Jobs with the same `structure_of`, as many steps done.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = list(jobs)
+        self._model, self._loss = jobs[0].model, jobs[0].loss
+        named = [dict(job.model.named_parameters()) for job in jobs]
+        self._own = {name: [each[name] for each in named] for name in named[0]}
+        self._parameters = {
+            name: torch.stack([p.detach() for p in own])
+            for name, own in self._own.items()
+            if own[0].requires_grad
+        }
+        self._fixed = {
+            name: torch.stack(list(own))
+            for name, own in self._own.items()
+            if not own[0].requires_grad
+        }
+        buffers = [dict(job.model.named_buffers()) for job in jobs]
+        self._own_buffers = {name: [each[name] for each in buffers] for name in buffers[0]}
+        self._buffers = {name: torch.stack(own) for name, own in self._own_buffers.items()}
+        self._slices: list[_Slice] = []
+        self._optimizer = self._stacked_optimizer()
+
+    def _stacked_optimizer(self) -> optim.Optimizer:
+        """Return one optimiser, with a group for successive jobs with equal settings."""
+        groups: list[dict[str, Any]] = []
+        for at in range(len(self._jobs[0].optimizer.param_groups)):
+            names = [
+                name
+                for name, own in self._own.items()
+                if name in self._parameters and _is_in(own[0], self._jobs[0], at)
+            ]
+            for first, last in self._runs(at, names):
+                slices = [
+                    _Slice(name, first, last, self._view(name, first, last)) for name in names
+                ]
+                self._slices += slices
+                settings = _settings(self._jobs[first], at)
+                groups.append({**settings, "params": [each.parameter for each in slices]})
+        kind: Any = type(self._jobs[0].optimizer)
+        optimizer: optim.Optimizer = kind(groups)
+        for each in self._slices:
+            states = [self._state(at, each.name) for at in range(each.first, each.last)]
+            if states[0]:
+                optimizer.state[each.parameter] = {
+                    key: torch.stack([state[key] for state in states])
+                    if _is_of_elements(key, value, each.parameter.shape[1:])
+                    else _copy(value)
+                    for key, value in states[0].items()
+                }
+        return optimizer
+
+    def _runs(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
+        starts = [0]
+        for at in range(1, len(self._jobs)):
+            if self._rules(at, group, names) != self._rules(at - 1, group, names):
+                starts.append(at)
+        return list(zip(starts, [*starts[1:], len(self._jobs)], strict=True))
+
+    def _rules(self, at: int, group: int, names: Sequence[str]) -> object:
+        scalars = [
+            (key, value.item() if isinstance(value, Tensor) else value)
+            for name in names
+            for key, value in self._state(at, name).items()
+            if not _is_of_elements(key, value, self._own[name][at].shape)
+        ]
+        return _settings(self._jobs[at], group), scalars
+
+    def _state(self, at: int, name: str) -> dict[str, Any]:
+        return self._jobs[at].optimizer.state.get(self._own[name][at], {})
+
+    def _view(self, name: str, first: int, last: int) -> Tensor:
+        return self._parameters[name][first:last].detach()
+
+    def step(self, batches: Sequence[Any]) -> Tensor:
+        """Train each model on its batch; return the losses, one for each.
+
+        Raises:
+            Exception: As the model raises it; nothing has been changed.
+        """
+        (inputs, target), dims = _stacked_batch(batches)
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        gradients, losses = vmap(
+            grad_and_value(self._loss_of), in_dims=(0, 0, 0, dims, dims), randomness="different"
+        )(self._parameters, self._fixed, buffers, inputs, target)
+        self._buffers = buffers
+        for each in self._slices:
+            each.parameter.grad = gradients[each.name][each.first : each.last]
+        self._optimizer.step()
+        for job in self._jobs:
+            job.batches += 1
+        return losses.detach()
+
+    def _loss_of(
+        self,
+        parameters: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        inputs: Tensor,
+        target: Tensor,
+    ) -> Tensor:
+        state = {**parameters, **fixed, **buffers}
+        return self._loss(functional_call(self._model, state, (inputs,)), target)
+
+    def separate(self) -> None:
+        """Give each job its parameters, buffers and optimiser's state."""
+        with torch.no_grad():
+            for name, stacked in [*self._parameters.items(), *self._buffers.items()]:
+                own = self._own.get(name) or self._own_buffers[name]
+                for each, value in zip(own, stacked, strict=True):
+                    each.copy_(value)
+        for part in self._slices:
+            state = self._optimizer.state.get(part.parameter, {})
+            for at in range(part.first, part.last):
+                own_state = self._jobs[at].optimizer.state[self._own[part.name][at]]
+                for key, value in state.items():
+                    is_of_elements = _is_of_elements(key, value, part.parameter.shape)
+                    own_state[key] = _copy(value[at - part.first] if is_of_elements else value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A parameter of successive jobs."""
+
+    name: str
+    first: int
+    last: int
+    parameter: Tensor
+
+
+def _is_in(parameter: nn.Parameter, job: Job, group: int) -> bool:
+    return any(parameter is other for other in job.optimizer.param_groups[group]["params"])
+
+
+def _settings(job: Job, group: int) -> dict[str, Any]:
+    settings = job.optimizer.param_groups[group]
+    return {key: value for key, value in settings.items() if key != "params"}
+
+
+def _is_of_elements(key: str, value: Any, shape: torch.Size) -> bool:
+    """Return whether an optimiser's state has a value for each element of its parameter."""
+    return key != "step" and isinstance(value, Tensor) and value.shape == shape
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _stacked_batch(batches: Sequence[Any]) -> tuple[tuple[Tensor, Tensor], int | None]:
+    """Return one batch for all models, or a stack of one for each, and the dimension of models."""
+    first = batches[0]
+    if all(batch is first for batch in batches):
+        inputs, target = first
+        return (inputs, target), None
+    inputs, target = (torch.stack(parts) for parts in zip(*batches, strict=True))
+    return (inputs, target), 0
+
+
+def can_be_stacked(batches: Sequence[Any]) -> bool:
+    """Return whether batches are pairs of tensors with equal shapes."""
+    shapes = {tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}
+    return len(shapes) == 1 and all(
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and all(isinstance(part, Tensor) for part in batch)
+        for batch in batches
+    )
+
+
+@dataclass(slots=True)
+class Trial:
+    """Which way is faster, found on the jobs' own steps, a few of each in turns.
+
+    Attributes:
+        chosen: The way, once it is known.
+    """
+
+    chosen: Way | None = None
+    times_s: dict[Way, list[float]] = field(default_factory=lambda: {way: [] for way in Way})
+    _steps: int = 0
+    _began_s: float = 0.0
+
+    @property
+    def way(self) -> Way:
+        """The way of the next step."""
+        if self.chosen is not None:
+            return self.chosen
+        return (Way.LOOP, Way.FUSED)[self._steps // _BLOCK % 2]
+
+    def begin(self) -> None:
+        """Begin to time a step."""
+        if self.chosen is None:
+            self._began_s = _now_s()
+
+    def end(self) -> None:
+        """End a step; the last one of the trial decides."""
+        if self.chosen is not None:
+            return
+        if self._steps % _BLOCK:
+            self.times_s[self.way].append(_now_s() - self._began_s)
+        self._steps += 1
+        if self._steps == 2 * _BLOCK * _BLOCKS:
+            loop_s, fused_s = (median(self.times_s[way]) for way in Way)
+            self.chosen = Way.FUSED if fused_s < loop_s * _ADVANTAGE else Way.LOOP
+
+
+def _now_s() -> float:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,87 @@
+"""``python -m radt.training.guard FOLDER SCRIPT …``: start a script again when its process is lost.
+
+One job can take all others of its process with it: an illegal memory access on the GPU leaves no
+job a usable CUDA context, and a crash in native code ends the process. The guard then starts the
+script again, whose `MultiTrainer` goes on from the checkpoint folder; the job that was at work has
+failed. So there is at most one new start for each job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+#: Files in the checkpoint folder: the name of the job at work; of the one that ended a process.
+RUNNING, _LOST = "running", "lost"
+_PR_SET_PDEATHSIG = 1
+#: A process ended by these was ended on purpose.
+_ON_PURPOSE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def take_lost(folder: Path) -> str:
+    """Return the job that ended the process before, once; empty if none did."""
+    file = folder / _LOST
+    name = file.read_text(encoding="utf-8") if file.exists() else ""
+    file.unlink(missing_ok=True)
+    return name
+
+
+def guard(folder: Path, command: Sequence[str]) -> int:
+    """Run a command, again whenever a job ended its process; return the last exit code."""
+    while True:
+        (folder / RUNNING).unlink(missing_ok=True)
+        code = _run(command)
+        name = _at_work(folder)
+        if code == 0 or not name or -code in _ON_PURPOSE:
+            return code
+        print(f"job {name} ended its process (exit code {code}); the others go on", file=sys.stderr)
+        (folder / RUNNING).replace(folder / _LOST)
+
+
+def _at_work(folder: Path) -> str:
+    file = folder / RUNNING
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _run(command: Sequence[str]) -> int:
+    # The guard has one thread, so that a function may run between fork and exec.
+    with subprocess.Popen(command, preexec_fn=_die_with_guard) as process:
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            del frame
+            process.send_signal(number)
+
+        before = {number: signal.signal(number, forward) for number in _ON_PURPOSE}
+        try:
+            return process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _die_with_guard() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and guard."""
+    parser = argparse.ArgumentParser(
+        prog="python -m radt.training.guard",
+        description="Start a script again when a job of its MultiTrainer ends its process.",
+    )
+    parser.add_argument("folder", type=Path, help="the checkpoint folder of its MultiTrainer")
+    parser.add_argument("script", help="the Python script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    options = parser.parse_args(arguments)
+    code = guard(options.folder, [sys.executable, options.script, *options.arguments])
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

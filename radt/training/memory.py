@@ -1,0 +1,144 @@
+"""Memory of jobs, measured, and which of them fit together (UnifiedNN, equations 1 and 2).
+
+A process with several jobs that train one at a time needs what stays of each of them, and on top
+of it what the step of one of them needs: the largest.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from radt.errors import UsageError
+from radt.training.job import Job
+from radt.units import size
+
+_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "b": 1}
+Result = TypeVar("Result")
+
+
+def bytes_of(text: str | int) -> int:
+    """Return a size such as ``"20GB"`` in bytes; units are powers of 1,000.
+
+    Raises:
+        UsageError: It is not a size.
+    """
+    if isinstance(text, int):
+        return text
+    for unit, factor in _UNITS.items():
+        number = text.strip().lower().removesuffix(unit)
+        if number != text.strip().lower():
+            try:
+                return int(float(number) * factor)
+            except ValueError:
+                break
+    raise UsageError(f'memory is "{text}"', 'expected a number of bytes, or "500MB", "20GB"')
+
+
+def resident_bytes(job: Job) -> int:
+    """Return the bytes that a job has between its steps: parameters, buffers, optimiser's state."""
+    tensors = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.optimizer.state)]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in map(_storage, tensors)}
+    return sum(storages.values())
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    return tensor.untyped_storage()
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Return the tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_of(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_of(part)
+
+
+def with_peak(work: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
+    """Call and return the result and the most bytes of tensors that the call had besides others.
+
+    On CUDA these are the allocator's; elsewhere tensors are counted, without what operations need
+    inside.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = work()
+        return result, torch.cuda.max_memory_allocated(device) - before
+    counter = _Counter()
+    with counter:
+        result = work()
+    return result, counter.peak_bytes
+
+
+class _Counter(TorchDispatchMode):
+    """Count the memory of tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.peak_bytes = 0
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = {id(_storage(tensor)) for tensor in tensors_of([args, kwargs])}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_of(result):
+            storage = _storage(tensor)
+            if id(storage) not in inputs and id(storage) not in self._known:
+                self._known[id(storage)] = storage.nbytes()
+                weakref.finalize(storage, self._freed, id(storage))
+                self.bytes += storage.nbytes()
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
+        return result
+
+    def _freed(self, key: int) -> None:
+        self.bytes -= self._known.pop(key)
+
+
+class Admission:
+    """Which jobs may train so that all jobs present and one step fit into a budget.
+
+    A job's step is measured when it trains first. Before, its gradients are known to be needed.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._step_bytes: dict[str, int] = {}
+
+    def measure(self, job: Job, step: Callable[[], Tensor]) -> Tensor:
+        """Do a step of a job; the first one is measured."""
+        if job.name in self._step_bytes:
+            return step()
+        parameter = next(job.model.parameters(), torch.empty(0))
+        loss, self._step_bytes[job.name] = with_peak(step, parameter.device)
+        return loss
+
+    def needed_bytes(self, job: Job, present: Iterable[Job]) -> int:
+        """Return what is needed to train a job while others, and it, are in memory."""
+        step_bytes = self._step_bytes.get(job.name)
+        if step_bytes is None:
+            step_bytes = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
+        return step_bytes + sum(map(resident_bytes, present))
+
+    def fits(self, jobs: Iterable[Job], present: Sequence[Job]) -> bool:
+        """Return whether each of some jobs can train."""
+        return all(self.needed_bytes(job, present) <= self._budget_bytes for job in jobs)
+
+    def refusal(self, job: Job, present: Sequence[Job]) -> str:
+        """Return why a job cannot train."""
+        needed = size(self.needed_bytes(job, present))
+        others = len(present) - 1
+        return (
+            f"job {job.name} and {others} jobs that wait need {needed}, of which "
+            f"{size(self._step_bytes.get(job.name))} is its step; memory allows "
+            f"{size(self._budget_bytes)}"
+        )
