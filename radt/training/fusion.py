@@ -44,15 +44,12 @@ class Way(StrEnum):
 def structure_of(job: Job) -> Hashable | None:
     """Return what jobs must have in common to be fused; None if a job cannot be fused."""
     optimizer = job.optimizer
+    settings = [value for group in optimizer.param_groups for value in group.values()]
     if (
         not job.has_plain_step
         or type(optimizer) not in _ELEMENTWISE
         or (job.scheduler is not None and job.schedule is Each.STEP)
-        or any(
-            isinstance(value, Tensor)
-            for group in optimizer.param_groups
-            for value in group.values()
-        )
+        or any(isinstance(value, Tensor) for value in settings)
         or not callable(getattr(job.loader, "__len__", None))
     ):
         return None
@@ -115,9 +112,7 @@ class Stack:
                 if name in self._parameters and _is_in(own[0], self._jobs[0], at)
             ]
             for first, last in self._runs(at, names):
-                slices = [
-                    _Slice(name, first, last, self._view(name, first, last)) for name in names
-                ]
+                slices = [self._slice(name, first, last) for name in names]
                 self._slices += slices
                 settings = _settings(self._jobs[first], at)
                 groups.append({**settings, "params": [each.parameter for each in slices]})
@@ -135,10 +130,8 @@ class Stack:
         return optimizer
 
     def _runs(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
-        starts = [0]
-        for at in range(1, len(self._jobs)):
-            if self._rules(at, group, names) != self._rules(at - 1, group, names):
-                starts.append(at)
+        rules = [self._rules(at, group, names) for at in range(len(self._jobs))]
+        starts = [at for at in range(len(rules)) if at == 0 or rules[at] != rules[at - 1]]
         return list(zip(starts, [*starts[1:], len(self._jobs)], strict=True))
 
     def _rules(self, at: int, group: int, names: Sequence[str]) -> object:
@@ -151,10 +144,11 @@ class Stack:
         return _settings(self._jobs[at], group), scalars
 
     def _state(self, at: int, name: str) -> dict[str, Any]:
-        return self._jobs[at].optimizer.state.get(self._own[name][at], {})
+        state: dict[str, Any] = self._jobs[at].optimizer.state.get(self._own[name][at], {})
+        return state
 
-    def _view(self, name: str, first: int, last: int) -> Tensor:
-        return self._parameters[name][first:last].detach()
+    def _slice(self, name: str, first: int, last: int) -> _Slice:
+        return _Slice(name, first, last, self._parameters[name][first:last].detach())
 
     def step(self, batches: Sequence[Any]) -> Tensor:
         """Train each model on its batch; return the losses, one for each.
@@ -173,7 +167,8 @@ class Stack:
         self._optimizer.step()
         for job in self._jobs:
             job.batches += 1
-        return losses.detach()
+        detached: Tensor = losses.detach()
+        return detached
 
     def _loss_of(
         self,

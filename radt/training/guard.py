@@ -40,7 +40,7 @@ def guard(folder: Path, command: Sequence[str]) -> int:
         name = _at_work(folder)
         if code == 0 or not name or -code in _ON_PURPOSE:
             return code
-        print(f"job {name} ended its process (exit code {code}); the others go on", file=sys.stderr)
+        sys.stderr.write(f"job {name} ended its process (exit code {code}); the others go on\n")
         (folder / RUNNING).replace(folder / _LOST)
 
 

@@ -80,11 +80,11 @@ def with_peak(work: Callable[[], Result], device: torch.device) -> tuple[Result,
     return result, counter.peak_bytes
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the memory of tensors that operations return."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.peak_bytes = 0
         self._known: dict[int, int] = {}
 

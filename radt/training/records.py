@@ -1,9 +1,11 @@
-"""What a trainer records of a job in the active run; nothing outside of a run."""
+"""What a trainer records of a job: a run of its own within the active one; nothing outside."""
 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,13 +13,17 @@ from torch import Tensor
 from radt.run.run import active_run
 from radt.training.job import Job
 
+if TYPE_CHECKING:
+    from radt.run.child import ChildRun
+
 _INTERVAL_S = 1.0
 
 
 class JobRecord:
-    """The mean loss of a job since the value before: about once a second, and for each epoch's end.
+    """The run of a job within the active one: its epochs and its loss.
 
-    Reading a loss waits for the device; one a second costs nothing.
+    The loss is the mean since the value before, about once a second and at each epoch's end, since
+    reading it waits for the device.
 
     Args:
         job: The job.
@@ -25,29 +31,47 @@ class JobRecord:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._run: ChildRun | None = None
         self._losses: list[Tensor] = []
         self._steps = 0
-        self._due_s = time.monotonic() + _INTERVAL_S
+        self._due_s = 0.0
 
-    def span(self) -> AbstractContextManager[object]:
-        """Mark a turn of the job."""
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Mark a turn of the job; its run begins with the first one."""
         run = active_run()
-        return nullcontext() if run is None else run.span(f"job {self._job.name}")
+        if run is None:
+            yield
+            return
+        if self._run is None:
+            self._run = run.child(self._job.name, {"epochs": self._job.epochs})
+        self._due_s = time.monotonic() + _INTERVAL_S
+        with run.span(f"job {self._job.name}"):
+            # An epoch that was interrupted is marked in its first turn only.
+            number = self._job.epoch + 1
+            if self._job.batches == 0:
+                with self._run.epoch(number, self._job.epochs):
+                    yield
+            else:
+                yield
 
     def step(self, loss: Tensor) -> None:
         """Count a step."""
         self._steps += 1
-        self._losses.append(loss)
-        if time.monotonic() >= self._due_s:
-            self.flush()
+        if self._run is not None:
+            self._losses.append(loss)
+            if time.monotonic() >= self._due_s:
+                self.flush()
 
     def flush(self) -> None:
         """Record the mean of the losses since the last time."""
-        if not self._losses:
-            return
-        run = active_run()
-        if run is not None:
+        if self._run is not None and self._losses:
             mean = torch.stack([loss.reshape(()) for loss in self._losses]).mean().item()
-            run.log_metrics({f"{self._job.name}/loss": mean}, step=self._steps)
+            self._run.log_metric("loss", mean, self._steps)
         self._losses.clear()
         self._due_s = time.monotonic() + _INTERVAL_S
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the job's run."""
+        if self._run is not None:
+            self._run.finish(error)

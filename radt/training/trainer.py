@@ -299,20 +299,22 @@ class MultiTrainer:
 
     def _turn(self, team: list[_Place]) -> None:
         """Train a team until its epoch is complete, a job ends, or one with precedence waits."""
-        number = next(self._turns)
+        number, before = next(self._turns), [place.served for place in team]
         with ExitStack() as spans:
             for place in team:
                 place.served, place.is_unsaved = number, True
-                spans.enter_context(place.record.span())
+                spans.enter_context(place.record.turn())
             if len(team) == 1:  # swapping random states takes longer than a small step
                 spans.enter_context(team[0].job.randomness.in_use())
             try:
                 while True:
                     is_complete = self._advance(team)
                     self._answer_requests()
-                    if is_complete or self._ended:
+                    if is_complete:
                         return
-                    if self._is_interrupted(team) or not self._fits(team):
+                    if self._ended or self._is_interrupted(team) or not self._fits(team):
+                        for place, served in zip(team, before, strict=True):
+                            place.served = served  # it goes on first among its equals
                         return
             finally:
                 self._separate()
@@ -447,15 +449,17 @@ class MultiTrainer:
 
     def _fail(self, place: _Place, error: Exception) -> None:
         place.job.failure = failure_of(error)
-        self._end(place, JobStatus.FAILED)
+        self._end(place, JobStatus.FAILED, error)
 
-    def _end(self, place: _Place, status: JobStatus) -> None:
+    def _end(self, place: _Place, status: JobStatus, error: Exception | None = None) -> None:
         """Take a job out of its team; `run` yields it."""
         job = place.job
         with self._lock:
             job.status = status
             place.is_unsaved = True
             place.record.flush()
+            if status.has_ended:
+                place.record.finish(error)
             mates = [other for other in self._places.values() if other.feed is place.feed]
             if len(mates) > 1:
                 place.feed = place.feed.fork()
