@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from radt.training.job import Each, Job
 from radt.training.memory import tensors_of
@@ -87,7 +87,7 @@ class Stack:
         named = [dict(job.model.named_parameters()) for job in jobs]
         self._own = {name: [each[name] for each in named] for name in named[0]}
         self._parameters = {
-            name: torch.stack([p.detach() for p in own])
+            name: torch.stack([p.detach() for p in own]).requires_grad_()
             for name, own in self._own.items()
             if own[0].requires_grad
         }
@@ -158,17 +158,19 @@ class Stack:
         """
         (inputs, target), dims = _stacked_batch(batches)
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        gradients, losses = vmap(
-            grad_and_value(self._loss_of), in_dims=(0, 0, 0, dims, dims), randomness="different"
+        losses: Tensor = vmap(
+            self._loss_of, in_dims=(0, 0, 0, dims, dims), randomness="different"
         )(self._parameters, self._fixed, buffers, inputs, target)
+        # No loss depends on another model: the gradients of the sum are those of each.
+        found = torch.autograd.grad(losses.sum(), list(self._parameters.values()))
+        gradients = dict(zip(self._parameters, found, strict=True))
         self._buffers = buffers
         for each in self._slices:
             each.parameter.grad = gradients[each.name][each.first : each.last]
         self._optimizer.step()
         for job in self._jobs:
             job.batches += 1
-        detached: Tensor = losses.detach()
-        return detached
+        return losses.detach()
 
     def _loss_of(
         self,

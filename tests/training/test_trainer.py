@@ -1,0 +1,319 @@
+"""Jobs of one process train as if each were alone, whatever the policy and whoever stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from radt.errors import TrainingError, UsageError
+from radt.training import Job, MultiTrainer
+from radt.training.job import JobStatus
+from radt.training.policies import POLICIES, Candidate, Policy
+from tests.support.waiting import TIMEOUT_S
+from tests.training.trainings import BATCHES, Counted, Kept, network, own_order, plain_losses
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _ran_to_its_end(trainer: MultiTrainer, jobs: list[Job]) -> list[str]:
+    """Run, and resume whatever has been paused, until all jobs have ended."""
+    order = []
+    while not all(job.status.has_ended for job in jobs):
+        order += [job.name for job in trainer.run() if job.status.has_ended]
+        for job in jobs:
+            trainer.resume(job.name)
+    return order
+
+
+# Each as if it were alone ----------------------------------------------------------------------
+
+
+@given(
+    policy=st.sampled_from(list(POLICIES)),
+    priorities=st.lists(st.integers(0, 1), min_size=3, max_size=3),
+    epochs=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    # At a step of all jobs together: pause or resume one of them.
+    events=st.dictionaries(
+        st.integers(1, 30), st.tuples(st.integers(0, 2), st.booleans()), max_size=6
+    ),
+    share=st.booleans(),
+)
+def test_losses_are_those_of_the_plain_loop(
+    policy: str,
+    priorities: list[int],
+    epochs: list[int],
+    events: dict[int, tuple[int, bool]],
+    share: bool,
+) -> None:
+    kept, steps = Kept(), 0
+
+    def at_step(name: str, loss: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        if steps in events:
+            number, is_pause = events[steps]
+            (trainer.pause if is_pause else trainer.resume)(f"job {number}")
+        torch.rand(1)  # a neighbour's draws are nobody else's
+        return loss
+
+    loader = own_order() if share else None
+    jobs = [
+        kept.job(f"job {number}", number, epochs[number], loader, priority=priorities[number])
+        for number in range(3)
+    ]
+    kept.hook = at_step
+    with MultiTrainer(jobs, policy=policy, share_input=share) as trainer:
+        _ran_to_its_end(trainer, jobs)
+    assert {job.status for job in jobs} == {JobStatus.FINISHED}
+    for number, job in enumerate(jobs):
+        expected = _drawing(number, epochs[number], share)
+        assert kept.losses[job.name] == expected
+
+
+def _drawing(seed: int, epochs: int, share: bool) -> list[float]:
+    """Return the losses of a job alone that draws a number more in each step."""
+    kept = Kept(hook=lambda name, loss: (torch.rand(1), loss)[1])
+    job = kept.job("alone", seed, epochs, own_order() if share else None)
+    assert job.loader is not None
+    for _ in range(epochs):
+        with job.randomness.in_use():
+            for batch in job.loader:
+                job.step(batch)
+        job.end_epoch()
+    return kept.losses["alone"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_losses_are_those_of_a_loop_without_radt(policy: str) -> None:
+    kept = Kept()
+    jobs = [kept.job(f"job {seed}", seed) for seed in range(3)]
+    with MultiTrainer(jobs, policy=policy) as trainer:
+        assert [job.status for job in trainer.run()] == [JobStatus.FINISHED] * 3
+    assert kept.losses == {f"job {seed}": plain_losses(seed, 3) for seed in range(3)}
+
+
+def test_a_state_loads_strictly_into_the_original_class() -> None:
+    kept = Kept()
+    with MultiTrainer([kept.job("one", 1), kept.job("two", 2)], policy="round_robin") as trainer:
+        for job in trainer.run():
+            fresh = network(seed=5)
+            fresh.load_state_dict(job.model.state_dict(), strict=True)
+
+
+def test_other_threads_pause_and_resume() -> None:
+    kept = Kept()
+    jobs = [kept.job(f"job {seed}", seed, epochs=12) for seed in range(3)]
+    is_over = threading.Event()
+    with MultiTrainer(jobs, policy="round_robin") as trainer:
+
+        def disturb(name: str) -> None:
+            while not is_over.is_set():
+                trainer.pause(name)
+                trainer.resume(name)
+
+        threads = [threading.Thread(target=disturb, args=(job.name,)) for job in jobs[:2]]
+        for thread in threads:
+            thread.start()
+        paused = 0
+        try:
+            while not all(job.status.has_ended for job in jobs):
+                paused += sum(1 for _ in trainer.run())
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join(TIMEOUT_S)
+    assert paused >= 3
+    assert kept.losses == {f"job {seed}": plain_losses(seed, 12) for seed in range(3)}
+
+
+# The order -------------------------------------------------------------------------------------
+
+
+def _order(kept: Kept) -> list[str]:
+    """Have the names of the jobs in the order of their epochs."""
+    names: list[str] = []
+
+    def note(name: str, loss: Tensor) -> Tensor:
+        if len(kept.losses[name]) % BATCHES == 0:
+            names.append(name)
+        return loss
+
+    kept.hook = note
+    return names
+
+
+def test_first_come_first_served() -> None:
+    kept = Kept()
+    order = _order(kept)
+    jobs = [kept.job("large", 0, 2, width=20), kept.job("small", 1, 1)]
+    with MultiTrainer(jobs, policy="fcfs") as trainer:
+        assert [job.name for job in trainer.run()] == ["large", "small"]
+    assert order == ["large", "large", "small"]
+
+
+def test_shortest_job_first_counts_parameters_and_epochs() -> None:
+    kept = Kept()
+    jobs = [
+        kept.job("large", 0, 2, width=20),
+        kept.job("long", 1, 3),
+        kept.job("short", 2, 2),
+    ]
+    with MultiTrainer(jobs, policy="sjf") as trainer:
+        assert [job.name for job in trainer.run()] == ["short", "long", "large"]
+
+
+def test_round_robin_gives_each_an_epoch_in_turn() -> None:
+    kept = Kept()
+    order = _order(kept)
+    jobs = [kept.job("a", 0, 3), kept.job("b", 1, 1), kept.job("c", 2, 2)]
+    with MultiTrainer(jobs, policy="round_robin") as trainer:
+        assert [job.name for job in trainer.run()] == ["b", "c", "a"]
+    assert order == ["a", "b", "c", "a", "c", "a"]
+
+
+def test_equal_priorities_take_turns() -> None:
+    kept = Kept()
+    order = _order(kept)
+    jobs = [
+        kept.job("low", 0, 1, priority=2),
+        kept.job("a", 1, 2, priority=1),
+        kept.job("b", 2, 2, priority=1),
+    ]
+    with MultiTrainer(jobs, policy="priority") as trainer:
+        assert [job.name for job in trainer.run()] == ["a", "b", "low"]
+    assert order == ["a", "b", "a", "b", "low"]
+
+
+def test_a_job_with_precedence_takes_over_after_the_step_under_way() -> None:
+    kept = Kept()
+    urgent = kept.job("urgent", 1, 1, priority=0)
+    at: list[int] = []
+
+    def join(name: str, loss: Tensor) -> Tensor:
+        if name == "first" and len(kept.losses[name]) == 2:
+            trainer.add(urgent)
+        if name == "urgent" and not at:
+            at.append(len(kept.losses["first"]))
+        return loss
+
+    kept.hook = join
+    with MultiTrainer([kept.job("first", 0, 2, priority=1)], policy="priority") as trainer:
+        assert [job.name for job in trainer.run()] == ["urgent", "first"]
+    assert at == [3]
+    assert kept.losses == {"first": plain_losses(0, 2), "urgent": plain_losses(1, 1)}
+
+
+def test_a_policy_of_ones_own() -> None:
+    class LastCome(Policy):
+        def rank(self, candidate: Candidate) -> tuple[float, ...]:
+            return (-candidate.joined,)
+
+    kept = Kept()
+    with MultiTrainer([kept.job("a", 0), kept.job("b", 1)], policy=LastCome()) as trainer:
+        assert [job.name for job in trainer.run()] == ["b", "a"]
+
+
+def test_a_cancelled_job_ends_and_the_others_go_on() -> None:
+    kept = Kept()
+
+    def cancel(name: str, loss: Tensor) -> Tensor:
+        if name == "a" and len(kept.losses["a"]) == 6:
+            trainer.cancel("a")
+        return loss
+
+    kept.hook = cancel
+    jobs = [kept.job("a", 0), kept.job("b", 1)]
+    with MultiTrainer(jobs) as trainer:
+        ended = [(job.name, job.status) for job in trainer.run()]
+        trainer.pause("a")  # has ended: nothing happens
+    assert ended == [("a", JobStatus.CANCELLED), ("b", JobStatus.FINISHED)]
+    assert kept.losses["a"] == plain_losses(0, 3)[:7]
+    assert kept.losses["b"] == plain_losses(1, 3)
+
+
+# Shared input ----------------------------------------------------------------------------------
+
+
+def test_a_data_set_of_several_jobs_is_read_once() -> None:
+    kept, dataset = Kept(), Counted()
+    loader = own_order(dataset)
+    jobs = [kept.job(f"job {seed}", seed, 2, loader) for seed in range(3)]
+    with MultiTrainer(jobs, share_input=True) as trainer:
+        list(trainer.run())
+    assert dataset.reads == 2 * len(dataset)
+    for seed in range(3):
+        assert kept.losses[f"job {seed}"] == plain_losses(seed, 2, own_order)
+
+
+def test_jobs_that_do_not_share_read_their_own_order_of_one_loader() -> None:
+    kept, loader = Kept(), own_order()
+    jobs = [kept.job(f"job {seed}", seed, 2, loader) for seed in range(2)]
+    with MultiTrainer(jobs, policy="round_robin") as trainer:
+        list(trainer.run())
+    for seed in range(2):
+        assert kept.losses[f"job {seed}"] == plain_losses(seed, 2, own_order)
+
+
+def test_a_job_that_changes_a_shared_batch_fails_and_changes_nothing_for_the_others() -> None:
+    kept, loader = Kept(), own_order()
+    vandal = kept.job("vandal", 1, 2, loader)
+    vandal.model.register_forward_pre_hook(
+        lambda module, inputs: inputs[0].zero_() if len(kept.losses["vandal"]) == 7 else None
+    )
+    jobs = [kept.job("before", 0, 2, loader), vandal, kept.job("behind", 2, 2, loader)]
+    with MultiTrainer(jobs, share_input=True) as trainer:
+        ended = [job.name for job in trainer.run()]
+    assert ended == ["vandal", "before", "behind"]
+    assert vandal.failure is not None
+    assert "has changed a batch" in vandal.failure.message
+    assert kept.losses["before"] == plain_losses(0, 2, own_order)
+    assert kept.losses["behind"] == plain_losses(2, 2, own_order)
+
+
+# Bad input -------------------------------------------------------------------------------------
+
+
+def test_an_unknown_policy_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="fcfs, priority, sjf, round_robin"):
+        MultiTrainer(policy="fastest")
+
+
+def test_what_cannot_train_is_refused_before_anything_does() -> None:
+    kept = Kept()
+    job = kept.job("one", 0)
+    with pytest.raises(UsageError, match="two jobs are named one"):
+        MultiTrainer([job, kept.job("one", 1)])
+    job.loader = None
+    with pytest.raises(UsageError, match="no loader"):
+        MultiTrainer([job])
+    with pytest.raises(UsageError, match='fuse is "always"'):
+        MultiTrainer(fuse="always")
+    with pytest.raises(UsageError, match="500MB"):
+        MultiTrainer(memory="much")
+    loader = kept.job("other", 2).loader
+    with pytest.raises(UsageError, match="generator"):
+        MultiTrainer([kept.job(name, 1, loader=loader) for name in "ab"], share_input=True)
+    assert not any(kept.losses.values())
+
+
+def test_a_closed_trainer_and_an_unknown_job_are_refused() -> None:
+    kept = Kept()
+    with MultiTrainer([kept.job("one", 0)]) as trainer, pytest.raises(UsageError, match="one"):
+        trainer.pause("two")
+    with pytest.raises(TrainingError, match="closed"):
+        list(trainer.run())
+    with pytest.raises(UsageError, match="closed"):
+        trainer.add(kept.job("two", 1))
