@@ -1,0 +1,347 @@
+"""A job that fails ends alone; a process that is lost loses no more than the turn under way."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from radt.errors import TrainingError
+from radt.training import Job, MultiTrainer
+from radt.training.failures import Attempts
+from radt.training.job import FailureKind, JobStatus
+from radt.training.memory import Admission
+from tests.support.waiting import TIMEOUT_S, alive, wait_until
+from tests.training.trainings import Kept, own_order, plain_losses
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _raise(name: str, loss: Tensor) -> Tensor:
+    raise ValueError(f"no luck with {name} at {loss.item():.3f}")
+
+
+def _nan(name: str, loss: Tensor) -> Tensor:
+    del name
+    return loss * math.nan
+
+
+def _too_large(name: str, loss: Tensor) -> Tensor:
+    del name
+    return loss + torch.empty(2**50).sum()
+
+
+FAILURES = {
+    FailureKind.EXCEPTION: (_raise, "no luck with guilty"),
+    FailureKind.NAN: (_nan, "NaN in epoch 2, batch 3"),
+    FailureKind.OUT_OF_MEMORY: (_too_large, "allocate memory"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("share", [False, True])
+def test_a_failure_changes_nothing_for_the_others(kind: FailureKind, share: bool) -> None:
+    fail, message = FAILURES[kind]
+    kept = Kept()
+
+    def hook(name: str, loss: Tensor) -> Tensor:
+        is_time = name == "guilty" and guilty.epoch == 1 and guilty.batches == 2
+        return fail(name, loss) if is_time else loss
+
+    kept.hook = hook
+    loader = own_order() if share else None
+    guilty = kept.job("guilty", 1, 3, loader)
+    jobs = [kept.job("before", 0, 3, loader), guilty, kept.job("behind", 2, 3, loader)]
+    with MultiTrainer(jobs, policy="round_robin", share_input=share, stop_at_nan=True) as trainer:
+        ended = [(job.name, job.status) for job in trainer.run()]
+    assert ended == [
+        ("guilty", JobStatus.FAILED),
+        ("before", JobStatus.FINISHED),
+        ("behind", JobStatus.FINISHED),
+    ]
+    assert guilty.failure is not None
+    assert guilty.failure.kind is kind
+    assert message in guilty.failure.message
+    assert "Traceback" in guilty.failure.traceback
+    assert all(parameter.grad is None for parameter in guilty.model.parameters())
+    loading = own_order if share else None
+    for name, seed in {"before": 0, "behind": 2}.items():
+        expected = plain_losses(seed, 3, loading) if loading else plain_losses(seed, 3)
+        assert kept.losses[name] == expected
+
+
+def test_a_loader_that_raises_fails_its_job_alone() -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[object]:
+            raise OSError("the disk is gone")
+
+    kept = Kept()
+    guilty = kept.job("guilty", 1)
+    guilty.loader = Broken()
+    with MultiTrainer([guilty, kept.job("other", 2)]) as trainer:
+        assert [job.status for job in trainer.run()] == [JobStatus.FAILED, JobStatus.FINISHED]
+    assert guilty.failure is not None
+    assert guilty.failure.message == "OSError: the disk is gone"
+    assert kept.losses["other"] == plain_losses(2, 3)
+
+
+def test_a_step_without_memory_is_repeated_once_and_exactly() -> None:
+    kept, attempts = Kept(), []
+
+    def once(name: str, loss: Tensor) -> Tensor:
+        if name == "tight" and tight.epoch == 1 and tight.batches == 2:
+            others = [p.grad for p in other.model.parameters() if p.grad is not None]
+            attempts.append(len(others))
+            if len(attempts) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss
+
+    kept.hook = once
+    tight, other = kept.job("tight", 1), kept.job("other", 2)
+    with MultiTrainer([tight, other], policy="round_robin") as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    assert attempts == [0, 0]
+    assert kept.losses == {"tight": plain_losses(1, 3), "other": plain_losses(2, 3)}
+
+
+def test_a_step_is_not_repeated_once_parameters_have_changed() -> None:
+    kept = Kept()
+    job = kept.job("one", 1)
+    updates = 0
+    update = job.optimizer.step
+
+    def without_memory() -> None:
+        nonlocal updates
+        updates += 1
+        update()
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    job.optimizer.step = without_memory  # type: ignore[assignment, method-assign]
+    with MultiTrainer([job]) as trainer:
+        assert [job.status for job in trainer.run()] == [JobStatus.FAILED]
+    assert updates == 1
+    assert job.failure is not None
+    assert job.failure.kind is FailureKind.OUT_OF_MEMORY
+
+
+def test_ctrl_c_is_nobodys_failure() -> None:
+    def interrupt(name: str, loss: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    kept = Kept(hook=interrupt)
+    job = kept.job("one", 1)
+    with pytest.raises(KeyboardInterrupt), MultiTrainer([job]) as trainer:
+        list(trainer.run())
+    assert job.status is JobStatus.READY
+
+
+# Memory ----------------------------------------------------------------------------------------
+
+
+def test_a_job_waits_until_others_have_ended_where_memory_is_short() -> None:
+    kept, order = Kept(), []
+
+    def note(name: str, loss: Tensor) -> Tensor:
+        order.append(name)
+        return loss
+
+    kept.hook = note
+    jobs = [kept.job("wide", 0, 2, width=20_000), kept.job("small", 1, 2)]
+    alone = _needed_bytes(kept.job("alone", 0, width=20_000))
+    order.clear()
+    with MultiTrainer(jobs, memory=alone + 1) as trainer:  # the small one's parameters are too much
+        ended = [(job.name, job.status) for job in trainer.run()]
+    assert ended == [("small", JobStatus.FINISHED), ("wide", JobStatus.FINISHED)]
+    assert order == ["wide"] + 10 * ["small"] + 9 * ["wide"]  # the first step is measured
+    assert kept.losses["wide"] == plain_losses(0, 2, width=20_000)
+    assert kept.losses["small"] == plain_losses(1, 2)
+
+
+def test_a_job_that_does_not_fit_at_all_fails() -> None:
+    kept = Kept()
+    jobs = [kept.job("wide", 0, 2, width=20_000), kept.job("small", 1, 2)]
+    alone = _needed_bytes(kept.job("alone", 0, width=20_000))
+    with MultiTrainer(jobs, memory=alone - 1) as trainer:
+        ended = [(job.name, job.status) for job in trainer.run()]
+    assert ended == [("small", JobStatus.FINISHED), ("wide", JobStatus.FAILED)]
+    assert jobs[0].failure is not None
+    assert jobs[0].failure.kind is FailureKind.OUT_OF_MEMORY
+    assert "memory allows" in jobs[0].failure.message
+    assert len(kept.losses["wide"]) == 1
+    assert kept.losses["small"] == plain_losses(1, 2)
+
+
+def test_a_job_whose_gradients_do_not_fit_does_not_begin() -> None:
+    kept = Kept()
+    with MultiTrainer([kept.job("wide", 0, width=20_000)], memory="1MB") as trainer:
+        assert [job.status for job in trainer.run()] == [JobStatus.FAILED]
+    assert kept.losses["wide"] == []
+
+
+def _needed_bytes(job: Job) -> int:
+    admission = Admission(10**12)
+    assert job.loader is not None
+    (batch, *_) = list(job.loader)
+    attempts = Attempts(job)
+    admission.measure(job, lambda: attempts.step(batch, stop_at_nan=False, others=[]))
+    return admission.needed_bytes(job, [job])
+
+
+# Checkpoints -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("step", [1, 7, 18, 29, 40])
+def test_a_new_start_goes_on_from_the_last_switch(tmp_path: Path, step: int, share: bool) -> None:
+    steps = 0
+
+    def stop(name: str, loss: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            trainer.pause("job 0")  # so that a switch is in the middle of an epoch
+        if steps == step:
+            raise KeyboardInterrupt
+        return loss
+
+    def jobs(kept: Kept) -> list[Job]:
+        loader = own_order() if share else None
+        return [kept.job(f"job {seed}", seed, 3, loader) for seed in range(3)]
+
+    first, second = Kept(hook=stop), Kept()
+    options = {"policy": "round_robin", "checkpoint": tmp_path, "share_input": share}
+    with pytest.raises(KeyboardInterrupt), MultiTrainer(jobs(first), **options) as trainer:
+        while True:
+            for job in trainer.run():
+                trainer.resume(job.name)
+    with MultiTrainer(jobs(second), **options) as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    again = 0
+    for seed in range(3):
+        before, behind = first.losses[f"job {seed}"], second.losses[f"job {seed}"]
+        expected = plain_losses(seed, 3, own_order) if share else plain_losses(seed, 3)
+        assert before == expected[: len(before)]
+        assert len(behind) == 0 or behind == expected[-len(behind) :]
+        again += len(before) + len(behind) - len(expected)
+        assert len(before) + len(behind) >= len(expected)
+    assert again <= (15 if share else 5)  # the turn under way
+    with MultiTrainer(jobs(Kept()), **options) as trainer:  # all have finished: once more yielded
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    with MultiTrainer([Kept().job("one", 1)], checkpoint=tmp_path) as trainer:
+        list(trainer.run())
+    with pytest.raises(TrainingError, match=r"job one cannot go on from .*one\.pt"):
+        MultiTrainer([Kept().job("one", 1, width=9)], checkpoint=tmp_path)
+
+
+# A lost process --------------------------------------------------------------------------------
+
+_SCRIPT = """
+import ctypes, os, signal, sys
+from pathlib import Path
+import torch
+from radt.training import MultiTrainer
+from tests.training.trainings import Kept
+
+torch.set_num_threads(1)
+folder, fault = Path(sys.argv[1]), sys.argv[2]
+
+def die(name, loss):
+    if name == "guilty" and guilty.epoch == 1 and guilty.batches == 2:
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "segfault":
+            ctypes.string_at(0)
+        elif fault == "terminate":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            (folder / "waiting").touch()
+            signal.pause()
+    return loss
+
+kept = Kept(hook=die)
+guilty = kept.job("guilty", 1)
+jobs = [kept.job("before", 0), guilty, kept.job("behind", 2)]
+with MultiTrainer(jobs, policy="round_robin", checkpoint=folder / "states") as trainer:
+    for job in trainer.run():
+        print(job.name, job.status, job.failure and job.failure.kind)
+for name, losses in kept.losses.items():
+    print(name, *map(float.hex, losses))
+"""
+
+
+def _guarded(folder: Path, fault: str) -> list[str]:
+    (folder / "train.py").write_text(_SCRIPT, encoding="utf-8")
+    (folder / "states").mkdir()
+    script = [str(folder / "train.py"), str(folder), fault]
+    return [sys.executable, "-m", "radt.training.guard", str(folder / "states"), *script]
+
+
+@pytest.mark.parametrize("fault", ["kill", "segfault"])
+def test_a_job_that_ends_its_process_fails_and_the_others_go_on(tmp_path: Path, fault: str) -> None:
+    done = subprocess.run(
+        _guarded(tmp_path, fault),
+        cwd=ROOT,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "job guilty ended its process" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "guilty failed process lost",
+        "before finished None",
+        "behind finished None",
+    ]
+    losses = {name: values for name, *values in map(str.split, lines[3:])}
+    for name, seed in {"before": 0, "behind": 2}.items():
+        rest = plain_losses(seed, 3)[-len(losses[name]) :]
+        assert losses[name] == [value.hex() for value in rest]
+    assert (len(losses["before"]), len(losses["behind"])) == (5, 10)
+
+
+def test_a_process_that_is_told_to_end_is_not_started_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        _guarded(tmp_path, "terminate"),
+        cwd=ROOT,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stdout == done.stderr == ""
+
+
+def test_the_script_ends_with_its_guard(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        _guarded(tmp_path, "wait"), cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT))
+    ) as guard:
+        wait_until((tmp_path / "waiting").exists, "the job at its step")
+        (child,) = psutil.Process(guard.pid).children()
+        guard.kill()
+    wait_until(lambda: not alive(child.pid), "the end of the script")
