@@ -20,20 +20,26 @@ __all__ = [
     "OverlappedValidator",
     "Sums",
     "ValidationResult",
+    from radt.training.lease import DeviceLease
+    from radt.training.preemption import preemptible
     from radt.training.trainer import MultiTrainer
 
 __all__ = [
+    "DeviceLease",
     "Job",
     "MultiTrainer",
+    "preemptible",
 ]
 
 #: The module of each name; torch is imported with its first use.
 _MODULES = {
+    "DeviceLease": "radt.training.lease",
     "Job": "radt.training.job",
     "OverlappedValidator": "radt.training.validation",
     "Sums": "radt.training.evaluation",
     "ValidationResult": "radt.training.validation",
     "MultiTrainer": "radt.training.trainer",
+    "preemptible": "radt.training.preemption",
 }
 
 if not TYPE_CHECKING:

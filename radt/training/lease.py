@@ -115,17 +115,31 @@ class DeviceLease:
         Raises:
             UsageError: The lease is closed, or in use by another thread.
         """
-        if self._descriptor < 0:
-            raise UsageError("the lease is closed", "Make a new one")
-        if not self._user.acquire(blocking=False):
-            raise UsageError(
-                f"the lease of {self.device} is in use already", "Give each thread its own lease"
-            )
+        self._begin_use()
         try:
             self._wait()
         except BaseException:
             self._user.release()
             raise
+
+    def try_acquire(self) -> bool:
+        """Hold the device if it is free and no higher priority waits; return whether it is held.
+
+        Raises:
+            UsageError: The lease is closed, or in use by another thread.
+        """
+        self._begin_use()
+        try:
+            if self._try_lock(_Lock.DEVICE):
+                self.held = True
+                self._held_since_ns = time.monotonic_ns()
+                if not self.is_wanted:
+                    return True
+                self._give_up()
+        finally:
+            if not self.held:
+                self._user.release()
+        return False
 
     def release(self) -> None:
         """Wait for what was launched on the device, and give it to who is next; or do nothing."""
@@ -155,7 +169,7 @@ class DeviceLease:
             )
         if self._ahead is not None:
             self._ahead.mark()
-        if self._marks[self._other] and self._other_waits():
+        if self._marks[self._other] and self._other_waits():  # `is_wanted`, without a call
             self._hand_over()
 
     def close(self) -> None:
@@ -178,10 +192,23 @@ class DeviceLease:
     ) -> None:
         self.release()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the other priority waits, and may have the device now."""
+        return bool(self._marks[self._other]) and self._other_waits()
+
+    def _begin_use(self) -> None:
+        if self._descriptor < 0:
+            raise UsageError("the lease is closed", "Make a new one")
+        if not self._user.acquire(blocking=False):
+            raise UsageError(
+                f"the lease of {self.device} is in use already", "Give each thread its own lease"
+            )
+
     # Handing over ----------------------------------------------------------------------------
 
     def _other_waits(self) -> bool:
-        """Return whether the other priority waits, and may have the device now."""
+        """Return what a mark means."""
         if self.priority is Priority.HIGH and time.monotonic_ns() < self._marks[_LOW_DUE_NS]:
             return False
         lock = _Lock.HIGH if self.priority is Priority.LOW else _Lock.LOW

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,13 +111,20 @@ def profile(
     """
     modules = dict(model.named_modules())
     _check_names(blocks, modules)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    states = RandomState.current()
-    try:
+    with unchanged(model):
         names = _innermost(model, modules, sample) if blocks is None else dict.fromkeys(blocks)
         chosen = {name: modules[name] for name in names}
         where = device if device is None else torch.device(device)
         return _Profiler(chosen, where, repeats).measured(model, sample)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """At the end of the block, the model's buffers and the random states are as before it."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    states = RandomState.current()
+    try:
+        yield
     finally:
         states.restore()
         with torch.no_grad():
@@ -197,31 +204,31 @@ class _Profiler:
 
     def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Block:
         owned = [*module.named_parameters(), *module.named_buffers()]
-        device = self._device or _device_of([args, kwargs, *(tensor for _, tensor in owned)])
+        device = self._device or device_of([args, kwargs, *(tensor for _, tensor in owned)])
         copies = {
             key: tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
             for key, tensor in owned
         }
-        inputs = _mapped((args, kwargs), lambda tensor: self._input(tensor, device))
-        wanted = [t for t in [*copies.values(), *_tensors(inputs)] if t.requires_grad]
+        inputs = mapped((args, kwargs), lambda tensor: self._input(tensor, device))
+        wanted = [t for t in [*copies.values(), *tensors(inputs)] if t.requires_grad]
         output = None
         forwards_s, backwards_s = [], []
         for _ in range(self._repeats + 1):
             # Clones, as a module may write to its inputs, which autograd forbids with leaves.
-            again_args, again_kwargs = _mapped(inputs, _clone)
-            _synchronize(device)
+            again_args, again_kwargs = mapped(inputs, _clone)
+            synchronize(device)
             begin_s = time.perf_counter()
             with torch.set_grad_enabled(bool(wanted)):
                 output = functional_call(module, copies, again_args, again_kwargs)
-            _synchronize(device)
+            synchronize(device)
             middle_s = time.perf_counter()
-            results = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+            results = [tensor for tensor in tensors(output) if tensor.requires_grad]
             gradients = [torch.ones_like(result) for result in results]
-            _synchronize(device)
+            synchronize(device)
             backward_s = time.perf_counter()
             if results:
                 torch.autograd.grad(results, wanted, gradients, allow_unused=True)
-                _synchronize(device)
+                synchronize(device)
             backwards_s.append(time.perf_counter() - backward_s)
             forwards_s.append(middle_s - begin_s)
         self._trained |= any(parameter.requires_grad for parameter in module.parameters())
@@ -230,7 +237,7 @@ class _Profiler:
             statistics.median(forwards_s[1:]),
             statistics.median(backwards_s[1:]),
             sum(tensor.nbytes for _, tensor in owned),
-            sum(tensor.nbytes for tensor in _tensors(output)),
+            sum(tensor.nbytes for tensor in tensors(output)),
         )
 
     def _input(self, tensor: Tensor, device: torch.device) -> Tensor:
@@ -243,29 +250,32 @@ def _clone(tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return tuples, lists and dicts with their tensors changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
-        return type(value)(*(_mapped(part, change) for part in value))
+        return type(value)(*(mapped(part, change) for part in value))
     if isinstance(value, tuple | list):
-        return type(value)(_mapped(part, change) for part in value)
+        return type(value)(mapped(part, change) for part in value)
     if isinstance(value, dict):
-        return {key: _mapped(part, change) for key, part in value.items()}
+        return {key: mapped(part, change) for key, part in value.items()}
     return value
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in tuples, lists and dicts."""
     found: list[Tensor] = []
-    _mapped(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    mapped(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found
 
 
-def _device_of(values: Any) -> torch.device:
-    return next((tensor.device for tensor in _tensors(values)), torch.device("cpu"))
+def device_of(values: Any) -> torch.device:
+    """Return the device of the first tensor; the CPU if there is none."""
+    return next((tensor.device for tensor in tensors(values)), torch.device("cpu"))
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait for what was launched on a device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -14,6 +14,8 @@ from radt.errors import UsageError
 from radt.training.randomness import RandomState
 from radt.training.segments import Block, plan, profile
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class Reader(nn.Module):
     """Modules of all kinds: integers in, several outputs, buffers, in place, random, unused."""

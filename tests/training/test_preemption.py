@@ -1,0 +1,170 @@
+"""Steps that are interrupted at every boundary train as if they were not."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
+
+from radt.errors import TrainingError, UsageError
+from radt.training.lease import DeviceLease
+from radt.training.preemption import Boundaries, preemptible, stretches
+from radt.training.segments import Block, Segment, plan, profile
+from tests.training.preempted import Net, Recording, batches, is_same, thief
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+_NONE_LONGER_MS = 1e-6  # each block is a segment of its own
+#: Calls of the net: forward but the first, backward, and before the optimiser.
+_CALLS = 8
+_BOUNDARIES = (_CALLS - 1) + _CALLS + 1
+
+
+def test_the_loss_curve_is_the_same_with_the_device_taken_at_every_boundary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with thief() as somebody:
+        plain = Recording()
+        alone = plain.job("net", 0, seed=1)
+        for batch in batches(3):
+            alone.step(batch)
+
+        interrupted = Recording()
+        job = interrupted.job("net", 0, seed=1)
+        lease = DeviceLease("cpu")
+        preemptible(job.model, lease, batches(1)[0][0], max_segment_ms=_NONE_LONGER_MS)
+        boundary = lease.boundary
+
+        def taken() -> None:
+            somebody.come(lease)
+            boundary()
+
+        monkeypatch.setattr(lease, "boundary", taken)
+        for batch in batches(3):
+            with lease:
+                job.step(batch)
+        assert lease._handovers == 3 * _BOUNDARIES
+        lease.close()
+    assert interrupted.losses == plain.losses
+    assert is_same(job, alone)
+
+
+def test_the_model_is_the_same_object_and_needs_its_lease() -> None:
+    net, lease = Net(), DeviceLease("cpu")
+    keys = list(net.state_dict())
+    inputs = batches(1)[0][0]
+    assert preemptible(net, lease, inputs, max_segment_ms=_NONE_LONGER_MS) is net
+    assert not lease.held
+    assert list(net.state_dict()) == keys
+    with pytest.raises(TrainingError, match="without its lease"):
+        net(inputs)
+    with lease:
+        net(inputs)
+
+
+def test_a_model_that_is_gone_leaves_no_hook() -> None:
+    before = len(optimizers._global_optimizer_pre_hooks)
+    net, lease = Net(), DeviceLease("cpu")
+    preemptible(net, lease, batches(1)[0][0])
+    assert len(optimizers._global_optimizer_pre_hooks) == before + 1
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+    assert len(optimizers._global_optimizer_pre_hooks) == before
+
+
+def test_boundaries_are_between_segments_forward_and_backward_and_before_the_optimizer() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 1))
+    blocks = [Block(str(number), 1, 1, 0, 0) for number in range(4)]
+    reached: list[str] = []
+    boundaries = Boundaries(net, plan(blocks, 2), reached.append)
+    optimizer = torch.optim.SGD(net.parameters())
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    torch.optim.SGD(Net().parameters()).step()  # of another model
+    expected = ["2", "3", "1", "the optimizer"]
+    assert reached == expected
+    boundaries.remove()
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert reached == expected
+
+
+def test_an_exception_at_a_boundary_leaves_the_step_in_each_pass() -> None:
+    class LeftError(BaseException):
+        pass
+
+    def leave(name: str) -> None:
+        if name == wanted[-1]:
+            raise LeftError
+
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    one, two = (Segment((Block(name, 1, 1, 0, 0),)) for name in "01")
+    Boundaries(net, [one, two], leave)
+    optimizer = torch.optim.SGD(net.parameters())
+    wanted = ["1", "0", "the optimizer"]
+    while wanted:
+        with pytest.raises(LeftError):
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        wanted.pop()
+
+
+class Functional(nn.Module):
+    """Most of its work is outside of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(300, 300), nn.Linear(300, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        found = self.enter(values)
+        for _ in range(30):
+            found = found @ found
+        result: Tensor = self.leave(found)
+        return result
+
+
+def test_code_between_modules_belongs_to_the_stretch_before_it() -> None:
+    net, sample = Functional(), torch.zeros(300, 300)
+    found = stretches(net, plan(profile(net, sample), 1e-9), sample)
+    assert [each.begin for each in found] == ["the first module", "leave", "leave", "enter"]
+    first, leave, *_ = found
+    assert first.duration_s > 5 * leave.duration_s
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_segments_longer_than_asked_are_noted_with_their_times(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    preemptible(Net(), DeviceLease("cpu"), batches(1)[0][0], max_segment_ms=1e-5)
+    note = capsys.readouterr().err
+    expected = r"\d+ of \d+ segments of Net are longer than max_segment_ms=1e-05: \d+\.\d ms from "
+    assert re.search(expected, note)
+    assert "split these modules, or use smaller batches" in note
+
+
+def test_a_model_of_one_long_module_is_refused() -> None:
+    lease = DeviceLease("cpu")
+    with pytest.raises(TrainingError, match=r"Linear cannot be cut.* takes \d+\.\d ms"):
+        preemptible(nn.Linear(4, 4), lease, torch.ones(2, 4), max_segment_ms=1e-6)
+    assert not lease.held
+    with lease:
+        pass
+
+
+def test_a_compiled_model_is_refused() -> None:
+    compiled = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(TrainingError, match="is compiled"):
+        preemptible(compiled, DeviceLease("cpu"), torch.ones(2, 4))
+
+
+def test_segments_of_no_length_are_refused() -> None:
+    with pytest.raises(UsageError, match="max_segment_ms is 0, expected more than 0"):
+        preemptible(Net(), DeviceLease("cpu"), batches(1)[0][0], max_segment_ms=0)
