@@ -40,6 +40,7 @@ class Feed:
         self.epoch = 0
         self.batches = 0
         self._iterator: Iterator[Any] | None = None
+        self._again: tuple[Any, RandomState] | None = None
         generator = getattr(loader, "generator", None)
         self._generator = generator if isinstance(generator, torch.Generator) else None
         self._own = None if self._generator is None else self._generator.get_state()
@@ -59,6 +60,10 @@ class Feed:
             TrainingError: The loader gives fewer batches than when the position was taken.
             Exception: As the loader raises it.
         """
+        if self._again is not None:
+            batch, self._again = self._again[0], None
+            self.batches += 1
+            return batch
         self._before = (self.randomness.state, self._own)
         with self.randomness.in_use(), self._own_generator():
             if self._iterator is None:
@@ -78,6 +83,16 @@ class Feed:
         self.batches -= 1
         self.randomness.state, self._own = self._before
         return self.next()
+
+    def put_back(self, batch: Any, randomness: RandomState) -> None:
+        """Have a batch come again, whose step was left.
+
+        Args:
+            batch: The last batch.
+            randomness: The random states from before it was loaded, for `state_dict`.
+        """
+        self._again = (batch, randomness)
+        self.batches -= 1
 
     def _begin(self) -> Iterator[Any]:
         self._start = RandomState.current()
@@ -124,18 +139,22 @@ class Feed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: random states at the start of the epoch, and the batches since."""
+        random, own = self.randomness.state, self._own
+        if self._again is not None:
+            random, own = self._again[1], self._before[1]
         return {
             "epoch": self.epoch,
             "batches": self.batches,
-            "random": self.randomness.state.state_dict(),
+            "random": random.state_dict(),
             "start": None if self._start is None else self._start.state_dict(),
-            "own": self._own,
+            "own": own,
             "own_start": self._own_start,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a position; the batches before it are loaded again at the next `next`."""
         self.close()
+        self._again = None
         self.epoch = state["epoch"]
         self.batches = state["batches"]
         self.randomness.state = RandomState.from_state_dict(state["random"])

@@ -13,6 +13,7 @@ from radt.errors import UsageError
 from radt.training.job import Job
 from radt.training.lease import DeviceLease
 from radt.training.preemption import OPTIMIZER, Boundaries, segments_of
+from radt.training.randomness import RandomState
 from radt.training.segments import mapped
 
 
@@ -54,14 +55,31 @@ class Devices:
         self._step: _Step | None = None
         self.migrations = 0
 
-    def step(self, job: Job, batch: Any, is_interrupted: Callable[[], bool]) -> Tensor | None:
+    def step(
+        self,
+        job: Job,
+        batch: Any,
+        train: Callable[[Any], Tensor],
+        is_interrupted: Callable[[], bool],
+    ) -> Tensor | None:
         """Train a job on a batch, and return its loss; None if the step was left for another job.
 
         Args:
             job: The job; what it trains are the parameters of its model, with its optimiser.
             batch: The batch; its first part is the model's input.
+            train: Does the step of the job on a batch, which lies on its device.
             is_interrupted: Whether another job comes first; asked at boundaries.
         """
+        with job.randomness.in_use():
+            return self._step_somewhere(job, batch, train, is_interrupted)
+
+    def _step_somewhere(
+        self,
+        job: Job,
+        batch: Any,
+        train: Callable[[Any], Tensor],
+        is_interrupted: Callable[[], bool],
+    ) -> Tensor | None:
         lease: DeviceLease | None = self._free_lease(job)
         while lease is not None:
             before = None
@@ -69,7 +87,7 @@ class Devices:
                 self._settle(job, lease, batch)
                 before = _Before(job)
                 self._step = _Step(lease, is_interrupted)
-                return job.step(_on(batch, lease.device))
+                return train(_on(batch, lease.device))
             except StepLeft as left:
                 following = left.lease
             finally:
@@ -117,9 +135,7 @@ class Devices:
             seat.lease = lease
             return
         inputs = batch[0] if isinstance(batch, list | tuple) else batch
-        with job.randomness.in_use():
-            sample = _on(inputs, lease.device)
-            segments = segments_of(job.model, sample, self._max_segment_ms)
+        segments = segments_of(job.model, _on(inputs, lease.device), self._max_segment_ms)
         self._seats[job] = _Seat(lease, Boundaries(job.model, segments, self._reached))
 
     def _reached(self, name: str) -> None:
@@ -161,13 +177,13 @@ class _Before:
     """What a step changes before its optimiser's: buffers, gradients, random states."""
 
     job: Job
-    _randomness: Any = field(init=False)
+    _randomness: RandomState = field(init=False)
     _buffers: list[Tensor] = field(init=False)
     _gradients: list[Tensor | None] = field(init=False)
 
     def __post_init__(self) -> None:
         job = self.job
-        self._randomness = job.randomness.state
+        self._randomness = RandomState.current()
         self._buffers = [buffer.clone() for buffer in job.model.buffers()]
         # A plain step begins without gradients; one of the script's may add to those it has.
         kept = [None if job.has_plain_step else p.grad for p in job.model.parameters()]
@@ -176,7 +192,7 @@ class _Before:
     def restore(self) -> None:
         """Have the job as it was."""
         job = self.job
-        job.randomness.state = self._randomness
+        self._randomness.restore()
         for parameter, gradient in zip(job.model.parameters(), self._gradients, strict=True):
             parameter.grad = gradient
         with torch.no_grad():
@@ -185,11 +201,17 @@ class _Before:
 
 
 def move(job: Job, device: torch.device) -> None:
-    """Move a job's parameters, buffers, gradients and optimiser state; their objects stay.
+    """Move a job's parameters, buffers and optimiser state; the model's tensors stay the objects.
+
+    Gradients are dropped if the job computes them anew in each step, and moved if not.
 
     Counters of steps of optimisers stay on the CPU where the optimiser wants them there.
     """
-    job.model.to(device)
+    for tensor in [*job.model.parameters(), *job.model.buffers()]:
+        gradient, tensor.grad = tensor.grad, None
+        tensor.data = tensor.data.to(device)
+        if gradient is not None and not job.has_plain_step:
+            tensor.grad = gradient.to(device)
     for group in job.optimizer.param_groups:
         with_counters = group.get("capturable") or group.get("fused")
         for parameter in group["params"]:

@@ -88,11 +88,21 @@ class RoundRobin(Policy):
         return (candidate.served, candidate.joined)
 
 
+class Preemptive(Priority):
+    """``preemptive``: as ``priority``, but a job takes over inside a step, at a boundary.
+
+    Steps hold the lease of a device, so that others with high priority can use it (SwitchFlow).
+    """
+
+    is_inside_steps = True
+
+
 POLICIES: dict[str, type[Policy]] = {
     "fcfs": FirstCome,
     "priority": Priority,
     "sjf": ShortestJob,
     "round_robin": RoundRobin,
+    "preemptive": Preemptive,
 }
 
 

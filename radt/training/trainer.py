@@ -9,11 +9,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -33,8 +35,9 @@ from radt.training.feed import End, Feed
 from radt.training.fusion import Stack, Trial, Way, can_be_stacked, structure_of
 from radt.training.job import Job, JobStatus
 from radt.training.memory import Admission, bytes_of, tensors_of
+from radt.training.migration import Devices
 from radt.training.policies import Candidate, Policy, policy_of
-from radt.training.randomness import OwnRandomness
+from radt.training.randomness import OwnRandomness, RandomState
 from radt.training.records import JobRecord
 
 
@@ -55,6 +58,7 @@ class _Place(Candidate):
     structure: Hashable | None = None
     request: _Request | None = None
     is_unsaved: bool = True
+    before: RandomState | None = None  # the last batch was loaded; with `preemptive`
 
 
 class MultiTrainer:
@@ -75,7 +79,8 @@ class MultiTrainer:
 
     Args:
         jobs: The jobs; more may join by `add`.
-        policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, or a `Policy` of your own.
+        policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, ``preemptive``, or a `Policy` of
+            your own.
         memory: What all jobs together may use, in bytes or as ``"20GB"``. Each job's first step is
             measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end.
         share_input: Whether jobs with the same loader object train in lockstep on each batch, which
@@ -85,6 +90,10 @@ class MultiTrainer:
         stop_at_nan: Whether a job fails at a loss that is NaN.
         checkpoint: Folder for the state of each job at each switch, from which a new start goes
             on. Batches of an epoch that was under way are loaded again up to its position.
+        devices: Where jobs train with ``preemptive``, the preferred device first; a GPU if there
+            is one, else the CPU, if empty. Others that use them with high priority have a
+            `DeviceLease`; a job then goes on at another device that is free, or waits.
+        max_segment_ms: With ``preemptive``, the longest time that others wait for a boundary.
 
     Attributes:
         ways: For jobs of equal structure, by their names: the way that was chosen, and the times
@@ -105,10 +114,25 @@ class MultiTrainer:
         fuse: str | None = None,
         stop_at_nan: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
+        devices: Sequence[torch.device | str] = (),
+        max_segment_ms: float = 5.0,
     ) -> None:
         if fuse not in (None, "auto"):
             raise UsageError(f'fuse is "{fuse}"', 'expected "auto" or None')
         self._policy = policy_of(policy)
+        if devices and not self._policy.is_inside_steps:
+            raise UsageError(f"policy {policy} has no devices", 'use policy="preemptive"')
+        if self._policy.is_inside_steps and (share_input or fuse):
+            raise UsageError(
+                f"with policy {policy}, jobs do not train in lockstep",
+                "leave out share_input and fuse",
+            )
+        default = ["cuda" if torch.cuda.is_available() else "cpu"]
+        self._devices = (
+            Devices(devices or default, max_segment_ms) if self._policy.is_inside_steps else None
+        )
+        #: Whether jobs joined since the turn began; read at each boundary.
+        self._has_joined = False
         self._admission = None if memory is None else Admission(bytes_of(memory))
         self._share_input = share_input
         self._is_fusing = fuse is not None
@@ -166,6 +190,7 @@ class MultiTrainer:
                 record=JobRecord(job),
                 structure=structure_of(job) if self._is_fusing else None,
             )
+            self._has_joined = True
 
     def _check_shared(self, job: Job, other: Job) -> None:
         loader = job.loader
@@ -215,6 +240,7 @@ class MultiTrainer:
             if place.job.status is JobStatus.PAUSED:
                 place.job.status = JobStatus.READY
                 place.joined = next(self._numbers)
+                self._has_joined = True
 
     def _ask(self, name: str, request: _Request) -> None:
         with self._lock:
@@ -300,6 +326,7 @@ class MultiTrainer:
     def _turn(self, team: list[_Place]) -> None:
         """Train a team until its epoch is complete, a job ends, or one with precedence waits."""
         number, before = next(self._turns), [place.served for place in team]
+        self._has_joined = False
         with ExitStack() as spans:
             for place in team:
                 place.served, place.is_unsaved = number, True
@@ -344,6 +371,8 @@ class MultiTrainer:
         for place in team:
             try:
                 self._at_work(place.job.name)
+                if self._devices is not None:
+                    place.before = RandomState.current()
                 if id(place.feed) not in batches:
                     batches[id(place.feed)] = place.feed.next()
                 batch = batches[id(place.feed)]
@@ -371,7 +400,11 @@ class MultiTrainer:
             versions = [tensor._version for tensor in tensors_of(batch)]  # noqa: SLF001
             try:
                 self._at_work(place.job.name)
-                place.record.step(self._step(place, batch))
+                loss = self._step(place, batch)
+                if loss is not None:
+                    place.record.step(loss)
+                elif place.before is not None:
+                    place.feed.put_back(batch, place.before)
             except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
                 self._fail(place, error)
             mates = [later for later, _ in given[at + 1 :] if later.feed is place.feed]
@@ -390,14 +423,24 @@ class MultiTrainer:
             message = f"job {place.job.name} has changed a batch that it shares with others"
             self._fail(place, TrainingError(message, "clone what it writes to: x = x.clone()"))
 
-    def _step(self, place: _Place, batch: Any) -> Tensor:
-        """Train a job on a batch."""
+    def _step(self, place: _Place, batch: Any) -> Tensor | None:
+        """Train a job on a batch; return None if the step was left, to be repeated later."""
         others = [job for job in self._present() if job is not place.job]
 
-        def step() -> Tensor:
-            return place.attempts.step(batch, self._stop_at_nan, others)
+        def step(batch: Any) -> Tensor:
+            def attempt() -> Tensor:
+                return place.attempts.step(batch, self._stop_at_nan, others)
 
-        return step() if self._admission is None else self._admission.measure(place.job, step)
+            if self._admission is None:
+                return attempt()
+            return self._admission.measure(place.job, attempt)
+
+        if self._devices is None:
+            return step(batch)
+        return self._devices.step(place.job, batch, step, partial(self._must_leave, place))
+
+    def _must_leave(self, place: _Place) -> bool:
+        return self._has_joined and self._is_interrupted([place])
 
     def _either_way(self, given: Sequence[tuple[_Place, Any]]) -> None:
         """Train jobs of equal structure stacked or one after another."""
@@ -477,6 +520,8 @@ class MultiTrainer:
                 place.is_unsaved = False
                 if place.job.status.has_ended:
                     place.feed.close()
+                    if self._devices is not None:
+                        self._devices.forget(place.job)
                     self._ended_names.add(place.job.name)
                     del self._places[place.job.name]
 
@@ -488,6 +533,8 @@ class MultiTrainer:
                 place.feed.close()
             if self._checkpoints is not None:
                 self._checkpoints.close()
+            if self._devices is not None:
+                self._devices.close()
 
     def __enter__(self) -> Self:
         return self

@@ -226,6 +226,11 @@ def test_a_model_that_cannot_be_cut_fails_alone() -> None:
         ("fcfs", ["cpu"], "policy fcfs has no devices"),
     ],
 )
-def test_bad_arguments(policy: str, devices: list[str], message: str) -> None:
+def test_bad_arguments_of_devices(policy: str, devices: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         MultiTrainer(policy=policy, devices=devices)
+
+
+def test_jobs_do_not_train_in_lockstep() -> None:
+    with pytest.raises(UsageError, match="do not train in lockstep"):
+        MultiTrainer(policy="preemptive", share_input=True)
