@@ -158,9 +158,9 @@ class Stack:
         """
         (inputs, target), dims = _stacked_batch(batches)
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        losses: Tensor = vmap(
-            self._loss_of, in_dims=(0, 0, 0, dims, dims), randomness="different"
-        )(self._parameters, self._fixed, buffers, inputs, target)
+        losses: Tensor = vmap(self._loss_of, in_dims=(0, 0, 0, dims, dims), randomness="different")(
+            self._parameters, self._fixed, buffers, inputs, target
+        )
         # No loss depends on another model: the gradients of the sum are those of each.
         found = torch.autograd.grad(losses.sum(), list(self._parameters.values()))
         gradients = dict(zip(self._parameters, found, strict=True))

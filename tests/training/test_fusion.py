@@ -1,0 +1,175 @@
+"""Fused jobs train as each alone up to rounding; the faster way is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+from radt.training import Job, MultiTrainer
+from radt.training.fusion import Stack, Trial, Way, structure_of
+from radt.training.job import FailureKind, JobStatus
+from tests.training.trainings import own_order
+
+Optimizer = Callable[[nn.Module, int], optim.Optimizer]
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "one rate": lambda model, _: optim.Adam(model.parameters(), 0.01),
+    "rates of their own": lambda model, seed: optim.SGD(
+        model.parameters(), 0.1 / (1 + seed), momentum=0.9, weight_decay=1e-3
+    ),
+    "two groups": lambda model, seed: optim.AdamW(
+        [
+            {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for p in model.parameters() if p.ndim < 2], "lr": 0.01 * (1 + seed % 2)},
+        ],
+        lr=0.02,
+    ),
+}
+
+
+def _job(seed: int, optimizer: Optimizer, loss: Any = functional.cross_entropy) -> Job:
+    """Return a job without dropout, so that its losses can be compared.
+
+    No layer is followed by batch norm: its bias would have a gradient of rounding errors alone.
+    """
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    model[1].weight.requires_grad_(False)
+    return Job(f"job {seed}", model, optimizer(model, seed), loss, own_order(), epochs=4)
+
+
+def _state(job: Job) -> dict[str, Tensor]:
+    return {
+        **job.model.state_dict(),
+        **{
+            f"{number} {key}": value
+            for number, state in job.optimizer.state_dict()["state"].items()
+            for key, value in state.items()
+        },
+    }
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fused_training_is_that_of_each_job_up_to_rounding(name: str) -> None:
+    alone = [_job(seed, OPTIMIZERS[name]) for seed in range(4)]
+    fused = [_job(seed, OPTIMIZERS[name]) for seed in range(4)]
+    batches = list(own_order())
+    for job in (*alone, fused[3]):
+        job.step(batches[0])  # so that the optimiser has a state, and one has done a step more
+    for _ in range(2):  # stacked, separated and stacked again
+        stack = Stack(fused)
+        for batch in batches[1:]:
+            losses = stack.step([batch] * 4)
+            expected = [job.step(batch) for job in alone[3:]]
+            torch.testing.assert_close(losses[3:], torch.stack(expected), rtol=1e-4, atol=1e-5)
+        stack.separate()
+    torch.testing.assert_close(_state(fused[3]), _state(alone[3]), rtol=1e-3, atol=1e-4)
+    others = [_job(seed, OPTIMIZERS[name]) for seed in range(3)]
+    for ours, plain in zip(fused, others, strict=False):
+        for batch in batches[1:] * 2:
+            plain.step(batch)
+        torch.testing.assert_close(_state(ours), _state(plain), rtol=1e-3, atol=1e-4)
+
+
+def test_each_model_has_its_own_batch() -> None:
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(2)]
+    plain = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(2)]
+    batches = list(own_order())[:2]
+    losses = Stack(jobs).step(batches)
+    expected = [job.step(batch) for job, batch in zip(plain, batches, strict=True)]
+    torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_jobs_are_fused_only_if_that_trains_the_same() -> None:
+    adam = OPTIMIZERS["one rate"]
+    first, same = _job(0, adam), _job(1, adam)
+    assert structure_of(first) == structure_of(same) is not None
+    slower, other = _job(2, adam), _job(3, OPTIMIZERS["rates of their own"])
+    slower.model[0].momentum = 0.5  # type: ignore[index, union-attr]
+    assert structure_of(slower) != structure_of(first)
+    assert structure_of(other) != structure_of(first)
+    assert structure_of(_job(4, adam, nn.CrossEntropyLoss(label_smoothing=0.1))) != structure_of(
+        _job(5, adam, nn.CrossEntropyLoss())
+    )
+    whole = _job(6, lambda model, _: optim.Adafactor(model.parameters()))
+    assert structure_of(whole) is None  # its update of an element depends on the others
+    stepped = Job("own", first.model, first.optimizer, first.loss, own_order(), step=first.step)
+    assert structure_of(stepped) is None
+
+
+@pytest.mark.parametrize("faster", Way)
+def test_the_faster_way_is_kept(monkeypatch: pytest.MonkeyPatch, faster: Way) -> None:
+    """A clock that says which one is faster, in place of the machine's."""
+    now = 0.0
+    monkeypatch.setattr("radt.training.fusion._now_s", lambda: now)
+    done: list[Way] = []
+
+    def spend(way: Way) -> None:
+        nonlocal now
+        now += 1.0 if way is faster else 1.2
+        done.append(way)
+
+    step, loop = Stack.step, Job.step
+
+    def fused_step(stack: Stack, batches: Any) -> Tensor:
+        spend(Way.FUSED)
+        return step(stack, batches)
+
+    def loop_step(job: Job, batch: Any) -> Tensor:
+        if job.name == "job 0":
+            spend(Way.LOOP)
+        return loop(job, batch)
+
+    monkeypatch.setattr(Stack, "step", fused_step)
+    monkeypatch.setattr(Job, "step", loop_step)
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
+    for job in jobs:
+        job.epochs = 10
+    with MultiTrainer(jobs, policy="round_robin", fuse="auto") as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    (trial,) = trainer.ways.values()
+    assert trial.chosen is faster
+    assert set(done[40:]) == {faster}
+    assert len(done) == 50
+    assert {job.epoch for job in jobs} == {10}
+
+
+def test_a_model_that_cannot_be_stacked_trains_in_a_loop() -> None:
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            scores: Tensor = self.layer(inputs)
+            return scores * (2.0 if scores.sum().item() > 0 else 1.0)  # vmap has no values
+
+    jobs = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = Reading()
+        optimizer = optim.SGD(model.parameters(), 0.1)
+        jobs.append(
+            Job(f"job {seed}", model, optimizer, functional.cross_entropy, own_order(), epochs=2)
+        )
+    with MultiTrainer(jobs, fuse="auto") as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    assert [trial.chosen for trial in trainer.ways.values()] == [Way.LOOP]
+
+
+def test_a_fused_job_whose_loss_is_nan_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "way", Way.FUSED)
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
+    with torch.no_grad():
+        jobs[1].model[3].weight.fill_(torch.nan)  # type: ignore[index, union-attr, operator]
+    with MultiTrainer(jobs, fuse="auto", stop_at_nan=True) as trainer:
+        ended = [(job.name, job.status) for job in trainer.run()]
+    assert ended[0] == ("job 1", JobStatus.FAILED)
+    assert dict(ended[1:]) == {"job 0": JobStatus.FINISHED, "job 2": JobStatus.FINISHED}
+    assert jobs[1].failure is not None
+    assert jobs[1].failure.kind is FailureKind.NAN
