@@ -317,8 +317,10 @@ class MultiTrainer:
         return self._admission is None or self._admission.fits(jobs, self._present())
 
     def _is_interrupted(self, team: Sequence[_Place]) -> bool:
+        waiting = [place.job for place in self._ready() if all(place is not one for one in team)]
+        if not waiting:
+            return False
         running = min(team, key=self._policy.rank).job
-        waiting = [place.job for place in self._ready() if place not in team]
         return any(self._policy.interrupts(job, running) for job in waiting)
 
     # Training ----------------------------------------------------------------------------------
