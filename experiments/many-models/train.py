@@ -137,7 +137,7 @@ def images(count: int) -> TensorDataset:
 def options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", default="lenet", help="NAME[*COUNT][=PRIORITY],…")
+    parser.add_argument("--models", default="lenet", help="NAME[*COUNT][=PRIORITY]+…")
     parser.add_argument("--policy", default="fcfs")
     parser.add_argument("--sequential", action="store_true")
     parser.add_argument("--share-input", action="store_true")
@@ -160,7 +160,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
         return DataLoader(dataset, args.batch_size, shuffle=True, generator=order)
 
     shared, jobs = loader(), []
-    for entry in args.models.split(","):
+    for entry in args.models.split("+"):
         label, _, priority = entry.partition("=")
         network, _, copies = label.partition("*")
         for copy in range(int(copies or 1)):
@@ -185,7 +185,7 @@ def one_after_another(args: argparse.Namespace) -> None:
     """Start a process for each model."""
     given = sys.argv[1:]
     given.remove("--sequential")
-    for model in args.models.split(","):
+    for model in args.models.split("+"):
         arguments = [model if value == args.models else value for value in given]
         subprocess.run([sys.executable, str(Path(__file__).resolve()), *arguments], check=True)
 

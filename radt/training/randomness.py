@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,8 +31,7 @@ class RandomState:
         """Return the states as they are now."""
         initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         cuda = torch.cuda.get_rng_state_all() if initialized else []
-        numpy: Any = np.random.get_state(legacy=True)
-        return cls(random.getstate(), numpy, torch.get_rng_state(), tuple(cuda))
+        return cls(random.getstate(), _numpy.state(), torch.get_rng_state(), tuple(cuda))
 
     @classmethod
     def seeded(cls, seed: int) -> Self:
@@ -47,7 +47,7 @@ class RandomState:
     def restore(self) -> None:
         """Set the generators to these states."""
         random.setstate(self.python)
-        np.random.set_state(self.numpy)
+        _numpy.restore(self.numpy)
         torch.set_rng_state(self.torch)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))
@@ -71,6 +71,65 @@ class RandomState:
         numpy = (name, keys.numpy().astype(np.uint32), *rest)
         python = (version, tuple(numbers.tolist()), gauss)
         return cls(python, numpy, state["torch"], tuple(state["cuda"]))
+
+
+class _NumpyGenerator:
+    """NumPy's global generator, whose own functions for its state take longer than a small step.
+
+    Its memory is compared and copied instead, which has all but the second half of a pair of
+    normal numbers: a state that has one is left to NumPy.
+    """
+
+    def __init__(self) -> None:
+        #: A state without such a half, and the memory that it was seen to have.
+        self._seen: tuple[Any, ...] = ()
+        self._memory = b""
+
+    def state(self) -> tuple[Any, ...]:
+        """Return the state."""
+        memory = self._read()
+        if memory and memory == self._memory:
+            return self._seen
+        state: Any = np.random.get_state(legacy=bool(memory))
+        self._remember(state)
+        return state  # type: ignore[no-any-return]
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Set the state."""
+        if self._seen and self._read() == self._memory and not _has_half(state):
+            kind, keys, position, *_ = state
+            if kind == "MT19937":
+                memory = keys.astype(np.uint32).tobytes() + int(position).to_bytes(4, "little")
+                ctypes.memmove(self._address(), memory, _MEMORY_BYTES)
+                self._seen, self._memory = state, memory
+                return
+        np.random.set_state(state)  # type: ignore[arg-type]
+        self._remember(state)
+
+    def _remember(self, state: tuple[Any, ...]) -> None:
+        self._memory = b"" if _has_half(state) else self._read()
+        self._seen = state if self._memory else ()
+
+    def _read(self) -> bytes:
+        """Return the memory of a Mersenne Twister; nothing for a generator that the user set."""
+        if not isinstance(np.random.get_bit_generator(), np.random.MT19937):
+            return b""
+        return ctypes.string_at(self._address(), _MEMORY_BYTES)
+
+    @staticmethod
+    def _address() -> int:
+        address: int = np.random.get_bit_generator().ctypes.state_address
+        return address
+
+
+def _has_half(state: tuple[Any, ...]) -> bool:
+    """Whether only NumPy knows all of a state; a dictionary is of a generator that the user set."""
+    return isinstance(state, dict) or bool(state[3])
+
+
+#: Of a Mersenne Twister: 624 words of 32 bits, and the position among them.
+_MEMORY_BYTES = 624 * 4 + 4
+_numpy = _NumpyGenerator()
 
 
 class OwnRandomness:

@@ -144,6 +144,8 @@ class MultiTrainer:
         self._numbers, self._turns = count(1), count(1)
         self._ended: deque[Job] = deque()
         self._stack: Stack | None = None
+        #: What holds while jobs are stacked: the random states from which they draw.
+        self._stacked = ExitStack()
         self._is_closed = False
         self.ways: dict[tuple[str, ...], Trial] = {}
         try:
@@ -457,8 +459,8 @@ class MultiTrainer:
             try:
                 if self._stack is None:
                     self._stack = Stack(jobs)
-                with jobs[0].randomness.in_use():
-                    losses = self._stack.step(batches)
+                    self._stacked.enter_context(jobs[0].randomness.in_use())
+                losses = self._stack.step(batches)
             except Exception:  # noqa: BLE001 - one after another, the guilty one fails alone
                 trial.chosen = Way.LOOP
                 self._separate()
@@ -479,6 +481,7 @@ class MultiTrainer:
     def _separate(self) -> None:
         if self._stack is not None:
             stack, self._stack = self._stack, None
+            self._stacked.close()
             stack.separate()
 
     # Ends --------------------------------------------------------------------------------------

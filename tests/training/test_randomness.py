@@ -47,3 +47,38 @@ def test_a_state_survives_being_stored(tmp_path: Path) -> None:
     torch.save(state.state_dict(), tmp_path / "state.pt")
     RandomState.from_state_dict(torch.load(tmp_path / "state.pt", weights_only=True)).restore()
     assert _draws() == expected
+
+
+def test_the_second_half_of_a_pair_of_normal_numbers_stays_with_its_training() -> None:
+    """NumPy draws two normal numbers at once and keeps one, which its memory does not show."""
+    alone = OwnRandomness(RandomState.seeded(1))
+    with alone.in_use():
+        expected = [float(np.random.normal()) for _ in range(6)]
+    one, other = OwnRandomness(RandomState.seeded(1)), OwnRandomness(RandomState.seeded(2))
+    drawn = []
+    for number in range(6):
+        with one.in_use():
+            drawn.append(float(np.random.normal()))
+        with other.in_use():
+            if number % 3 == 1:
+                np.random.normal()
+        if number % 2:
+            np.random.normal()
+    assert drawn == expected
+
+
+def test_a_generator_that_the_user_set_is_swapped_too() -> None:
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        one = OwnRandomness()
+        expected = np.random.random(3).tolist()
+        np.random.set_bit_generator(np.random.PCG64(3))
+        drawn = []
+        for _ in range(3):
+            with one.in_use():
+                drawn.append(np.random.random())
+            np.random.random()
+        assert drawn == expected
+    finally:
+        np.random.set_bit_generator(before)
