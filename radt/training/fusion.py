@@ -102,6 +102,17 @@ class Stack:
         self._slices: list[_Slice] = []
         self._optimizer = self._stacked_optimizer()
 
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return next(iter(self._parameters.values())).device
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes that are held besides those of the jobs."""
+        parts = [self._parameters, self._fixed, self._buffers, dict(self._optimizer.state)]
+        return sum(tensor.nbytes for tensor in tensors_of(parts))
+
     def _stacked_optimizer(self) -> optim.Optimizer:
         """Return one optimiser, with a group for successive jobs with equal settings."""
         groups: list[dict[str, Any]] = []
@@ -254,9 +265,12 @@ class Trial:
 
     Attributes:
         chosen: The way, once it is known.
+        times_s: Durations of steps.
+        fused_bytes: Memory of the stack and of its step; None where memory is not limited.
     """
 
     chosen: Way | None = None
+    fused_bytes: int | None = None
     times_s: dict[Way, list[float]] = field(default_factory=lambda: {way: [] for way in Way})
     _steps: int = 0
     _began_s: float = 0.0

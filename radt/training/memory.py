@@ -133,6 +133,10 @@ class Admission:
         """Return whether each of some jobs can train."""
         return all(self.needed_bytes(job, present) <= self._budget_bytes for job in jobs)
 
+    def allows(self, extra_bytes: int, present: Iterable[Job]) -> bool:
+        """Return whether so many bytes fit beside all jobs present."""
+        return extra_bytes + sum(map(resident_bytes, present)) <= self._budget_bytes
+
     def refusal(self, job: Job, present: Sequence[Job]) -> str:
         """Return why a job cannot train."""
         needed = size(self.needed_bytes(job, present))

@@ -34,7 +34,7 @@ from radt.training.failures import (
 from radt.training.feed import End, Feed
 from radt.training.fusion import Stack, Trial, Way, can_be_stacked, structure_of
 from radt.training.job import Job, JobStatus
-from radt.training.memory import Admission, bytes_of, tensors_of
+from radt.training.memory import Admission, bytes_of, tensors_of, with_peak
 from radt.training.migration import Devices
 from radt.training.policies import Candidate, Policy, policy_of
 from radt.training.randomness import OwnRandomness, RandomState
@@ -59,6 +59,14 @@ class _Place(Candidate):
     request: _Request | None = None
     is_unsaved: bool = True
     before: RandomState | None = None  # the last batch was loaded; with `preemptive`
+
+
+def _loaded(feed: Feed, again: bool = False) -> Any:
+    """Return the next batch, or the last one again; or the error that the loader raised."""
+    try:
+        return feed.again() if again else feed.next()
+    except Exception as error:  # noqa: BLE001 - it ends all jobs that wait for this batch
+        return error
 
 
 class MultiTrainer:
@@ -369,7 +377,7 @@ class MultiTrainer:
 
     def _advance(self, team: Sequence[_Place]) -> bool:
         """Train each job of a team on its next batch; return whether an epoch is complete."""
-        batches: dict[int, Any] = {}
+        batches: dict[int, Any] = {}  # of each feed; or the error that it raised
         given: list[tuple[_Place, Any]] = []
         is_complete = False
         for place in team:
@@ -378,8 +386,11 @@ class MultiTrainer:
                 if self._devices is not None:
                     place.before = RandomState.current()
                 if id(place.feed) not in batches:
-                    batches[id(place.feed)] = place.feed.next()
+                    batches[id(place.feed)] = _loaded(place.feed)
                 batch = batches[id(place.feed)]
+                if isinstance(batch, Exception):
+                    self._fail(place, batch)
+                    continue
                 if batch is not End.EPOCH:
                     given.append((place, batch))
                     continue
@@ -416,16 +427,26 @@ class MultiTrainer:
                 continue
             free_gradients(place.job)
             if versions != [tensor._version for tensor in tensors_of(batch)]:  # noqa: SLF001
-                self._changed(place)
-                again = mates[0].feed.again()
-                given[at + 1 :] = [
-                    (later, again if later in mates else other) for later, other in given[at + 1 :]
-                ]
+                given[at + 1 :] = self._without_change(place, batch, given[at + 1 :])
 
-    def _changed(self, place: _Place) -> None:
+    def _without_change(
+        self, place: _Place, changed: Any, given: Sequence[tuple[_Place, Any]]
+    ) -> list[tuple[_Place, Any]]:
+        """Fail the job that changed a shared batch; load it again for the others."""
+        message = f"job {place.job.name} has changed a batch that it shares with others"
+        error = TrainingError(message, "clone what it writes to: x = x.clone()")
         if not place.job.status.has_ended:
-            message = f"job {place.job.name} has changed a batch that it shares with others"
-            self._fail(place, TrainingError(message, "clone what it writes to: x = x.clone()"))
+            self._fail(place, error)
+        mates = [later for later, batch in given if batch is changed]
+        again = _loaded(mates[0].feed, again=True)
+        memory = {tensor.data_ptr() for tensor in tensors_of(changed)}
+        if any(tensor.data_ptr() in memory for tensor in tensors_of(again)):
+            again = TrainingError(f"{message}, in the memory of the data", error.remedy)
+        if isinstance(again, Exception):
+            for later in mates:
+                self._fail(later, again)
+            return [(later, batch) for later, batch in given if batch is not changed]
+        return [(later, again if batch is changed else batch) for later, batch in given]
 
     def _step(self, place: _Place, batch: Any) -> Tensor | None:
         """Train a job on a batch; return None if the step was left, to be repeated later."""
@@ -460,7 +481,7 @@ class MultiTrainer:
                 if self._stack is None:
                     self._stack = Stack(jobs)
                     self._stacked.enter_context(jobs[0].randomness.in_use())
-                losses = self._stack.step(batches)
+                losses = self._fused_step(self._stack, batches, trial)
             except Exception:  # noqa: BLE001 - one after another, the guilty one fails alone
                 trial.chosen = Way.LOOP
                 self._separate()
@@ -468,6 +489,16 @@ class MultiTrainer:
             else:
                 self._note(given, losses)
         trial.end()
+
+    def _fused_step(self, stack: Stack, batches: Sequence[Any], trial: Trial) -> Tensor:
+        """Do a step of a stack; the first one is measured where memory is limited."""
+        if self._admission is None or trial.fused_bytes is not None:
+            return stack.step(batches)
+        losses, peak_bytes = with_peak(lambda: stack.step(batches), stack.device)
+        trial.fused_bytes = peak_bytes + stack.bytes
+        if not self._admission.allows(trial.fused_bytes, self._present()):
+            trial.chosen = Way.LOOP
+        return losses
 
     def _note(self, given: Sequence[tuple[_Place, Any]], losses: Tensor) -> None:
         for (place, _), loss in zip(given, losses, strict=True):

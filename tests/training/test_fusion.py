@@ -13,6 +13,7 @@ from torch.nn import functional
 from radt.training import Job, MultiTrainer
 from radt.training.fusion import Stack, Trial, Way, structure_of
 from radt.training.job import FailureKind, JobStatus
+from radt.training.memory import resident_bytes
 from tests.training.trainings import own_order
 
 Optimizer = Callable[[nn.Module, int], optim.Optimizer]
@@ -173,3 +174,18 @@ def test_a_fused_job_whose_loss_is_nan_fails_alone(monkeypatch: pytest.MonkeyPat
     assert dict(ended[1:]) == {"job 0": JobStatus.FINISHED, "job 2": JobStatus.FINISHED}
     assert jobs[1].failure is not None
     assert jobs[1].failure.kind is FailureKind.NAN
+
+
+def test_jobs_are_not_fused_where_memory_is_short() -> None:
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
+    with MultiTrainer(jobs, fuse="auto", memory=10**9) as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    (trial,) = trainer.ways.values()
+    assert trial.fused_bytes is not None
+    present = sum(map(resident_bytes, jobs))
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
+    with MultiTrainer(jobs, fuse="auto", memory=present + trial.fused_bytes - 1) as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    (other,) = trainer.ways.values()
+    assert other.chosen is Way.LOOP
+    assert len(other.times_s[Way.FUSED]) == 0

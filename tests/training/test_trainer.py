@@ -284,6 +284,47 @@ def test_a_job_that_changes_a_shared_batch_fails_and_changes_nothing_for_the_oth
     assert kept.losses["behind"] == plain_losses(2, 2, own_order)
 
 
+def test_a_shared_loader_that_raises_fails_all_that_wait_for_it() -> None:
+    def loader() -> Iterator[object]:
+        yield from list(own_order())[:2]
+        raise OSError("the disk is gone")
+
+    class Breaking:
+        def __iter__(self) -> Iterator[object]:
+            return loader()
+
+    kept, breaking = Kept(), Breaking()
+    jobs = [kept.job(f"job {seed}", seed, 2) for seed in range(3)]
+    for job in jobs[:2]:
+        job.loader = breaking
+    with MultiTrainer(jobs, share_input=True) as trainer:
+        ended = {job.name: job.status for job in trainer.run()}
+    assert ended == {
+        "job 0": JobStatus.FAILED,
+        "job 1": JobStatus.FAILED,
+        "job 2": JobStatus.FINISHED,
+    }
+    assert [len(kept.losses[job.name]) for job in jobs[:2]] == [2, 2]
+    assert kept.losses["job 2"] == plain_losses(2, 2)
+
+
+def test_a_change_of_the_data_themselves_fails_all_that_share_them() -> None:
+    kept, batches = Kept(), [tuple(batch) for batch in own_order()]
+    jobs = [kept.job(f"job {seed}", seed, 2) for seed in range(3)]
+    for job in jobs[:2]:
+        job.loader = batches
+    jobs[0].model.register_forward_pre_hook(lambda module, inputs: inputs[0].zero_())
+    with MultiTrainer(jobs, share_input=True) as trainer:
+        list(trainer.run())
+    assert [job.status for job in jobs] == [
+        JobStatus.FAILED,
+        JobStatus.FAILED,
+        JobStatus.FINISHED,
+    ]
+    assert jobs[1].failure is not None
+    assert "in the memory of the data" in jobs[1].failure.message
+
+
 # Bad input -------------------------------------------------------------------------------------
 
 
