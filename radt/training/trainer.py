@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -156,6 +156,8 @@ class MultiTrainer:
         self._stacked = ExitStack()
         self._is_closed = False
         self.ways: dict[tuple[str, ...], Trial] = {}
+        jobs = list(jobs)
+        self._given = Counter(id(job.loader) for job in jobs)
         try:
             for job in jobs:
                 self.add(job)
@@ -183,8 +185,8 @@ class MultiTrainer:
             others = [place for place in self._places.values() if place.feed.loader is job.loader]
             if others:
                 self._check_shared(job, others[0].job)
-            own = OwnRandomness() if self._share_input else job.randomness
-            feed = Feed(job.loader, own)
+            is_shared = self._share_input and (others or self._given[id(job.loader)] > 1)
+            feed = Feed(job.loader, OwnRandomness() if is_shared else job.randomness)
             if self._checkpoints is not None:
                 self._checkpoints.load(job, feed)
             if job.status.has_ended:
@@ -192,10 +194,14 @@ class MultiTrainer:
                 self._ended.append(job)
                 return
             mates = (place.feed for place in others if place.feed.position == feed.position)
+            if is_shared and (shared := next(mates, None)) is not None:
+                if any(shared.randomness is other.job.randomness for other in others):
+                    shared.randomness = OwnRandomness()  # until now it was of one job
+                feed = shared
             self._places[job.name] = _Place(
                 job,
                 next(self._numbers),
-                feed=next(mates, feed) if self._share_input else feed,
+                feed=feed,
                 attempts=Attempts(job),
                 record=JobRecord(job),
                 structure=structure_of(job) if self._is_fusing else None,
