@@ -104,9 +104,10 @@ class Server:
         self._chance = random.Random(args.seed)
         self._over = threading.Event()
         torch.manual_seed(args.seed)
-        layers = [nn.Linear(args.serve_width, args.serve_width), nn.ReLU()] * 4
+        width = args.serve_width
+        layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
         self._model = nn.Sequential(*layers).to(device).eval()
-        self._request = torch.randn(1, args.serve_width, device=device)
+        self._request = torch.randn(args.request_rows, width, device=device)
         self._thread = threading.Thread(target=self._serve)
 
     def _serve(self) -> None:
@@ -203,6 +204,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--requests-per-s", type=float, default=20)
     parser.add_argument("--serve-width", type=int, default=512)
+    parser.add_argument("--request-rows", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

@@ -105,9 +105,15 @@ def is_same(one: Job, other: Job) -> bool:
 
 
 class Thief:
-    """A thread that uses devices at high priority, and draws random numbers meanwhile."""
+    """A thread that uses devices at high priority.
 
-    def __init__(self) -> None:
+    Args:
+        draws: Whether it draws random numbers meanwhile, which are the process's: a job that goes
+            on at another device at the same time would miss them.
+    """
+
+    def __init__(self, *, draws: bool) -> None:
+        self._draws = draws
         self._leases: dict[torch.device, DeviceLease] = {}
         self._asked = threading.Semaphore(0)
         self._device: torch.device | None = None
@@ -129,9 +135,10 @@ class Thief:
             if lease is None:
                 lease = self._leases[self._device] = DeviceLease(self._device, "high")
             with lease:
-                random.random()
-                np.random.normal()
-                torch.rand(3)
+                if self._draws:
+                    random.random()
+                    np.random.normal()
+                    torch.rand(3)
         for lease in self._leases.values():
             lease.close()
 
@@ -143,9 +150,9 @@ class Thief:
 
 
 @contextmanager
-def thief() -> Iterator[Thief]:
+def thief(*, draws: bool = True) -> Iterator[Thief]:
     """Return a thief, whose thread ends with the block."""
-    somebody = Thief()
+    somebody = Thief(draws=draws)
     try:
         yield somebody
     finally:

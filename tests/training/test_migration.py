@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from radt.errors import UsageError
 from radt.training import Job, MultiTrainer, migration
+from radt.training.feed import Feed
 from radt.training.job import JobStatus
 from radt.training.lease import DeviceLease
+from radt.training.randomness import OwnRandomness, RandomState
 from tests.training.preempted import Recording, Thief, is_same, thief
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -24,6 +26,12 @@ _DEVICES = ["cpu:0", "cpu:1"]  # both the CPU; tensors are copied from one to th
 
 @pytest.fixture
 def somebody() -> Iterator[Thief]:
+    with thief(draws=False) as found:
+        yield found
+
+
+@pytest.fixture
+def drawing() -> Iterator[Thief]:
     with thief() as found:
         yield found
 
@@ -130,7 +138,7 @@ def test_a_job_that_joins_comes_first_inside_a_step(somebody: Thief, at: int) ->
     assert is_same(first, expected_first)
 
 
-def test_without_another_device_the_step_waits(somebody: Thief) -> None:
+def test_without_another_device_the_step_waits(drawing: Thief) -> None:
     expected, losses = _alone(2)
     recording = Recording()
     job = recording.job("net", 2, seed=1)
@@ -142,7 +150,7 @@ def test_without_another_device_the_step_waits(somebody: Thief) -> None:
 
         def taken(name: str) -> None:
             if devices._step is not None:
-                somebody.come(devices._step.lease)
+                drawing.come(devices._step.lease)
             reached(name)
 
         devices._reached = taken  # type: ignore[method-assign]
@@ -229,6 +237,25 @@ def test_a_model_that_cannot_be_cut_fails_alone() -> None:
 def test_bad_arguments_of_devices(policy: str, devices: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         MultiTrainer(policy=policy, devices=devices)
+
+
+def test_a_batch_whose_step_was_left_comes_again_also_from_a_state() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[Tensor]:
+            for _ in range(3):
+                yield torch.rand(2)
+
+    own = OwnRandomness(RandomState.seeded(1))
+    feed = Feed(Loader(), own)
+    feed.next()
+    before = own.state
+    batch = feed.next()
+    feed.put_back(batch, before)
+    again = Feed(Loader(), OwnRandomness())
+    again.load_state_dict(feed.state_dict())
+    assert feed.next() is batch
+    assert torch.equal(again.next(), batch)
+    assert torch.equal(again.next(), feed.next())
 
 
 def test_jobs_do_not_train_in_lockstep() -> None:
