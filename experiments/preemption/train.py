@@ -10,12 +10,14 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,8 @@ from radt.training import DeviceLease, Job, MultiTrainer, preemptible
 
 #: On a CPU, two names of the same device; all tensors are copied from one to the other.
 _CPUS = ["cpu:0", "cpu:1"]
+#: After each, a training that has migrated may go back to the device that it prefers.
+_EPOCHS = 4
 
 
 class Arm(Enum):
@@ -130,7 +134,7 @@ class Server:
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -146,7 +150,7 @@ def train(args: argparse.Namespace, device: torch.device) -> list[float]:
         (torch.randn(args.batch_size, 3, args.edge, args.edge), torch.arange(args.batch_size) % 10)
         for _ in range(4)
     ]
-    loader = [batches[step % 4] for step in range(args.steps)]
+    loader = [batches[step % 4] for step in range(args.steps // _EPOCHS)]
     model = network(args.width, args.blocks).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     losses: list[float] = []
@@ -167,7 +171,7 @@ def train(args: argparse.Namespace, device: torch.device) -> list[float]:
     torch.manual_seed(args.seed)
     if args.arm is Arm.MIGRATE:
         devices = ["cuda:0", "cpu"] if device.type == "cuda" else _CPUS
-        job = Job("train", model, optimizer, loss_of, loader)
+        job = Job("train", model, optimizer, loss_of, loader, epochs=_EPOCHS)
         with MultiTrainer(
             [job], policy="preemptive", devices=devices, max_segment_ms=args.max_segment_ms
         ) as trainer:
@@ -179,7 +183,7 @@ def train(args: argparse.Namespace, device: torch.device) -> list[float]:
     if lease is not None and args.arm is Arm.LEASE:
         sample = batches[0][0].to(device)
         preemptible(model, lease, sample, max_segment_ms=args.max_segment_ms)
-    for images, target in loader:
+    for images, target in loader * _EPOCHS:
         with nullcontext() if lease is None else lease:
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(model(images.to(device)), target.to(device))
@@ -195,7 +199,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arm", type=Arm, choices=list(Arm), default=Arm.LEASE)
     parser.add_argument("--part", type=Part, choices=list(Part), default=Part.BOTH)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=12, help="of serving, where none trains")
     parser.add_argument("--max-segment-ms", type=float, default=5)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -222,21 +226,24 @@ def main() -> None:
         high = DeviceLease(name, "high")
     elif args.arm is Arm.STREAMS:
         high = torch.cuda.stream(torch.cuda.Stream(priority=-1))
+    over = threading.Event()
+    if args.part is Part.SERVE:  # a service is asked to end when the training has ended
+        signal.signal(signal.SIGTERM, lambda *_: over.set())
     summary: dict[str, float] = {}
     with radt.Run() as run:
         server = Server(args, device, lambda: high)
         with nullcontext() if args.part is Part.TRAIN else server:
             begin_s = time.perf_counter()
             if args.arm is Arm.ALONE or args.part is Part.SERVE:
-                time.sleep(args.seconds)
+                over.wait(args.seconds)
             else:
                 losses = train(args, device)
-                summary["steps_per_s"] = args.steps / (time.perf_counter() - begin_s)
+                summary["steps_per_s"] = len(losses) / (time.perf_counter() - begin_s)
                 summary["last_loss"] = losses[-1]
         if server.latencies_s:
             cuts = statistics.quantiles(server.latencies_s, n=100)
             summary["p50_ms"], summary["p95_ms"] = cuts[49] * 1e3, cuts[94] * 1e3
-        run.log_metrics({name: value for name, value in summary.items()})
+        run.log_metrics(summary)
     print(json.dumps(summary))
 
 

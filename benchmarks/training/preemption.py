@@ -1,0 +1,222 @@
+"""Latency of serving beside a training on one core, and what boundaries cost."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.results import Bar, Findings, Table
+from radt.training import DeviceLease, preemptible
+from radt.training.preemption import Boundaries
+from radt.training.segments import Block, Segment, profile
+
+_SCRIPT = Path(__file__).parents[2] / "experiments" / "preemption" / "train.py"
+_STEPS = 64
+_BETTER = 8.0
+_THROUGHPUT = 0.98
+_COST = 0.01
+_ALONE, _FREE, _SLICED, _LEASE = "serving alone", "free threads", "sliced by iteration", "lease"
+_PROCESSES = "lease, two processes"
+_ARMS = {_ALONE: "alone", _FREE: "free", _SLICED: "sliced", _LEASE: "lease"}
+
+
+def measure(rounds: int) -> Findings:
+    """Measure latencies in all arms in turns, then the cost of boundaries."""
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for _ in range(rounds):
+        for name, arm in _ARMS.items():
+            found[name].append(_summary(_started("--arm", arm)))
+        found[_PROCESSES].append(_in_processes())
+    latency = _latency_table(found, rounds)
+    cost, share = _cost_table(rounds)
+    return Findings([latency, cost], [*_bars(found), _cost_bar(share)])
+
+
+def _started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(_SCRIPT), "--steps", str(_STEPS), *arguments],
+        env=dict(os.environ, RADT_MODE="off"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _summary(process: subprocess.Popen[str]) -> dict[str, float]:
+    printed, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{_SCRIPT.name} ended with {process.returncode}")
+    summary: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return summary
+
+
+def _in_processes() -> dict[str, float]:
+    """Serve in one process and train in another, both on the same core."""
+    serving = _started("--arm", "lease", "--part", "serve", "--seconds", "3600")
+    try:
+        trained = _summary(_started("--arm", "lease", "--part", "train"))
+        serving.terminate()
+        return {**_summary(serving), **trained}
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def _medians(found: dict[str, list[dict[str, float]]], quantity: str) -> dict[str, float]:
+    return {
+        name: statistics.median(each[quantity] for each in summaries)
+        for name, summaries in found.items()
+        if quantity in summaries[0]
+    }
+
+
+def _latency_table(found: dict[str, list[dict[str, float]]], rounds: int) -> Table:
+    p50, p95 = _medians(found, "p50_ms"), _medians(found, "p95_ms")
+    speed = _medians(found, "steps_per_s")
+    losses = {each["last_loss"] for name in speed for each in found[name]}
+    same = "Losses are bit-identical in all" if len(losses) == 1 else "LOSSES DIFFER"
+    table = Table(
+        "Serving beside a training on one core",
+        ("arm", "p50", "p95", "p95 lowest to highest", "steps/s"),
+        note=f"Medians of {rounds} rounds in turns, {_STEPS} steps each. {same}.",
+    )
+    for name, summaries in found.items():
+        all_p95 = [each["p95_ms"] for each in summaries]
+        spread = f"{min(all_p95):.1f} to {max(all_p95):.1f} ms"
+        steps = f"{speed[name]:.2f}" if name in speed else "–"
+        table.rows.append((name, f"{p50[name]:.1f} ms", f"{p95[name]:.1f} ms", spread, steps))
+    return table
+
+
+def _bars(found: dict[str, list[dict[str, float]]]) -> list[Bar]:
+    p95, speed = _medians(found, "p95_ms"), _medians(found, "steps_per_s")
+    better = p95[_SLICED] / p95[_LEASE]
+    kept = speed[_LEASE] / speed[_SLICED]
+    return [
+        Bar(
+            f"serving p95, lease against slicing by iteration: at least {_BETTER:.0f}× better",
+            f"{better:.1f}×",
+            better >= _BETTER,
+        ),
+        Bar(
+            f"training throughput, lease against slicing: at least {_THROUGHPUT:.2f}",
+            f"{kept:.3f}",
+            kept >= _THROUGHPUT,
+        ),
+    ]
+
+
+def _cost_bar(share: float) -> Bar:
+    return Bar(
+        f"boundaries that nobody waits at: at most {_COST:.0%} of a step",
+        f"{share:.2%}",
+        share <= _COST,
+    )
+
+
+# Boundaries -----------------------------------------------------------------------------------
+
+
+def _cost_table(rounds: int) -> tuple[Table, float]:
+    """Return what boundaries cost of a step: counted times measured, and whole steps compared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        script = _script()
+        plain, cut = script.network(32, 4), script.network(32, 4)
+        images, target = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
+        lease = DeviceLease("cpu")
+        preemptible(cut, lease, images)
+        reached: list[str] = []
+        each_s = _boundary_s(lease)
+        step_s, ratio = _steps_compared(plain, cut, lease, (images, target), 6 * rounds)
+        counting = Boundaries(plain, _segments(plain, images), reached.append)
+        functional.cross_entropy(plain(images), target).backward()  # type: ignore[no-untyped-call]
+        counting.remove()
+        lease.close()
+    finally:
+        torch.set_num_threads(before)
+    share = len(reached) * each_s / step_s
+    table = Table(
+        "Boundaries that nobody waits at",
+        ("quantity", "measured"),
+        [
+            ("boundaries in a step, if all modules have one", str(len(reached))),
+            ("CPU time of one, with its hooks", f"{each_s * 1e6:.1f} µs"),
+            ("CPU time of a step", f"{step_s * 1e3:.0f} ms"),
+            ("share of all of them in a step", f"{share:.2%}"),
+            ("a step with boundaries against one without", f"{ratio:.3f}"),
+        ],
+        note="Times are of the thread, so others on the machine count less. The last line is the "
+        f"median of {6 * rounds} pairs of steps in turns.",
+    )
+    return table, share
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("preemption_experiment", _SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and enums look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def _segments(model: nn.Module, images: torch.Tensor) -> list[Segment]:
+    """Return each block as a segment: the most boundaries that there can be."""
+    return [Segment((block,)) for block in profile(model, images, repeats=1)]
+
+
+def _boundary_s(lease: DeviceLease, modules: int = 50, passes: int = 200) -> float:
+    """Return the CPU time of a boundary: of modules that do nothing, with boundaries or without."""
+    found = {}
+    for is_cut in (False, True):
+        model = nn.Sequential(*(nn.Identity() for _ in range(modules)))
+        values = torch.ones(1, requires_grad=True)
+        if is_cut:
+            segments = [Segment((Block(str(at), 1, 1, 0, 0),)) for at in range(modules)]
+            boundaries = Boundaries(model, segments, lambda _name: lease.boundary())
+        with lease:
+            began_s = time.thread_time()
+            for _ in range(passes):
+                (model(values * 1) * 1).backward()
+            found[is_cut] = time.thread_time() - began_s
+    boundaries.remove()
+    return (found[True] - found[False]) / passes / (2 * modules - 1)
+
+
+def _steps_compared(
+    plain: nn.Module,
+    cut: nn.Module,
+    lease: DeviceLease,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    pairs: int,
+) -> tuple[float, float]:
+    """Return the CPU time of a plain step, and the median ratio of a cut one to it."""
+
+    def step_s(model: nn.Module) -> float:
+        began_s = time.thread_time()
+        functional.cross_entropy(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+        return time.thread_time() - began_s
+
+    times = []
+    for _ in range(pairs):
+        plain_s = step_s(plain)
+        with lease:
+            times.append((plain_s, step_s(cut)))
+    return (
+        statistics.median(plain_s for plain_s, _ in times),
+        statistics.median(cut_s / plain_s for plain_s, cut_s in times),
+    )
