@@ -29,6 +29,11 @@ __all__ = [
     "Job",
     "MultiTrainer",
     "preemptible",
+    from radt.training.offloading import offload
+
+__all__ = [
+    "Job",
+    "offload",
 ]
 
 #: The module of each name; torch is imported with its first use.
@@ -40,6 +45,7 @@ _MODULES = {
     "ValidationResult": "radt.training.validation",
     "MultiTrainer": "radt.training.trainer",
     "preemptible": "radt.training.preemption",
+    "offload": "radt.training.offloading",
 }
 
 if not TYPE_CHECKING:

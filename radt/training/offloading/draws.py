@@ -1,0 +1,93 @@
+"""Random numbers of micro-batches that go through a model segment by segment, not one by one.
+
+The plain loop draws all numbers of the first micro-batch before those of the second. To give each
+micro-batch the same ones, the operations that draw are recorded once. Repeating them alone, on
+memory of the same shapes, leads from the state where a micro-batch begins to that of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRandomness:
+    """The states of PyTorch's generators that a model on a device draws from."""
+
+    host: Tensor
+    device: Tensor | None
+
+    @classmethod
+    def current(cls, device: torch.device) -> DeviceRandomness:
+        """Return the states as they are now."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(torch.get_rng_state(), cuda)
+
+    def restore(self, device: torch.device) -> None:
+        """Set the generators to these states."""
+        torch.set_rng_state(self.host)
+        if self.device is not None:
+            torch.cuda.set_rng_state(self.device, device)
+
+    def equals(self, other: DeviceRandomness) -> bool:
+        """Whether the next numbers are the same."""
+        if self.device is not None and other.device is not None:
+            return torch.equal(self.host, other.host) and torch.equal(self.device, other.device)
+        return torch.equal(self.host, other.host)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A tensor's shape, in its place among the arguments."""
+
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """``with draws:`` records the operations that draw random numbers; `repeat` draws as many."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._operations: list[tuple[Any, Any, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._operations)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._operations.append((func, tree_map(_shape, args), tree_map(_shape, kwargs)))
+        return func(*args, **kwargs)
+
+    def repeat(self) -> None:
+        """Draw as many numbers as were recorded, and drop them."""
+        with torch.no_grad():
+            for func, args, kwargs in self._operations:
+                func(*tree_map(_filled, args), **tree_map(_filled, kwargs))
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _Shape(tuple(value.shape), value.dtype, value.device)
+    return value
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, _Shape):
+        return torch.ones(value.sizes, dtype=value.dtype, device=value.device)
+    return value

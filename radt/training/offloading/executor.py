@@ -1,0 +1,523 @@
+"""A step, segment by segment: C micro-batches go through one while a thread loads the next one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from radt.errors import TrainingError
+from radt.run.paced import PacedMetrics
+from radt.run.run import active_run
+from radt.training.offloading.draws import DeviceRandomness, Draws
+from radt.training.offloading.graph import GraphBlock, ModelGraph, Values
+from radt.training.offloading.stores import Budget
+from radt.training.offloading.swapping import SavedView, SwappedBlock
+
+
+@dataclass(slots=True, eq=False)
+class _MicroBatch:
+    """One micro-batch on its way.
+
+    Attributes:
+        values: What segments handed over, and the inputs.
+        gradients: Of these values.
+        shared: Gradients of the parameters that several blocks use, of this micro-batch alone.
+        graphs: What the segments computed, kept for their backward passes.
+        begins: The random states in which each segment is computed again.
+        random: The random states in which it goes on.
+    """
+
+    target: Any
+    values: Values
+    gradients: dict[fx.Node, Tensor] = field(default_factory=dict)
+    shared: dict[nn.Parameter, Tensor] = field(default_factory=dict)
+    graphs: dict[int, _Passed] = field(default_factory=dict)
+    begins: dict[int, DeviceRandomness] = field(default_factory=dict)
+    random: DeviceRandomness | None = None
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What a segment computed, with its graph."""
+
+    inputs: Values
+    outputs: Values
+    kept_bytes: int = 0
+
+
+class PassSegment:
+    """Successive blocks that are on the device together.
+
+    Args:
+        graph: The model.
+        blocks: The blocks.
+        swapped: Their parameters.
+        working_bytes: What one micro-batch keeps in a pass that is computed again.
+    """
+
+    def __init__(
+        self,
+        graph: ModelGraph,
+        blocks: Sequence[GraphBlock],
+        swapped: Sequence[SwappedBlock],
+        working_bytes: int,
+    ) -> None:
+        self.blocks = blocks
+        self.swapped = swapped
+        self.working_bytes = working_bytes
+        self.nodes = [node for block in blocks for node in block.nodes]
+        is_last = self.nodes[-1] is graph.last
+        used = [*self.nodes, graph.result] if is_last else self.nodes
+        self.needed = [node for node in graph.needed(used) if node not in graph.constants]
+        self.made = graph.made(self.nodes)
+        self.gradient_bytes = sum(block.gradient_bytes for block in swapped)
+        self.largest_gradient_bytes = max(block.largest_gradient_bytes for block in swapped)
+
+    @contextmanager
+    def buffers_unchanged(self) -> Iterator[None]:
+        """Let passes change copies of the buffers (running means) within the block."""
+        replaced = [entry for block in self.blocks for entry in block.buffers]
+        for module, name, buffer in replaced:
+            module._buffers[name] = buffer.clone()  # noqa: SLF001, the attribute may be shadowed
+        try:
+            yield
+        finally:
+            for module, name, buffer in replaced:
+                module._buffers[name] = buffer  # noqa: SLF001
+
+
+class Executor:
+    """Makes steps whose losses and parameters are those of the plain loop, bit by bit.
+
+    Args:
+        graph: The model.
+        segments: In the order of their calls.
+        shared: The parameters that stay on the device, if there are any.
+        loss: ``loss(output, target)`` is a tensor of one element.
+        optimizer: Has the learning rate and the other settings.
+        device: Where passes run.
+        budget: Counts the bytes there.
+        draws: What a micro-batch draws.
+        recompute: Whether backward passes compute segments again.
+
+    Attributes:
+        loads: How often each segment was loaded.
+    """
+
+    def __init__(
+        self,
+        graph: ModelGraph,
+        segments: Sequence[PassSegment],
+        shared: SwappedBlock | None,
+        loss: Callable[[Any, Any], Tensor],
+        optimizer: Optimizer,
+        device: torch.device,
+        budget: Budget,
+        draws: Draws,
+        recompute: bool,
+    ) -> None:
+        self._graph = graph
+        self._segments = segments
+        self._shared = shared
+        self._loss = loss
+        self._optimizer = optimizer
+        self._device = device
+        self._budget = budget
+        self._draws = draws
+        self._recompute = recompute
+        self._thread = ThreadPoolExecutor(1, "radt-offload")
+        self._futures: list[Future[None]] = []
+        self._loading: dict[int, Future[None]] = {}
+        self._resting_bytes = budget.used_bytes
+        self._resident: set[int] = set()
+        self._is_updating = False
+        self._is_broken = False
+        self._metrics = PacedMetrics("offload")
+        self._wait_s = 0.0
+        self.loads = [0] * len(segments)
+
+    def step(self, batches: Sequence[tuple[Any, Any]]) -> Tensor:
+        """Train on micro-batches ``(inputs, target)``; return the mean of their losses.
+
+        Raises:
+            TrainingError: A step before was interrupted in the middle; or what the model needs or
+                draws differs from what it did with the sample.
+        """
+        if self._is_broken:
+            raise TrainingError(
+                "an offloaded step ended in the middle, so that some parameters are a step ahead",
+                "Load a checkpoint: step.job.load_state_dict(state)",
+            )
+        try:
+            return self._step(batches)
+        except BaseException:
+            self._is_broken = self._is_updating
+            self.rest()
+            raise
+
+    def rest(self) -> None:
+        """Wait for the loading thread and free all that can be loaded again.
+
+        Raises:
+            Exception: An update failed.
+        """
+        futures, self._futures = self._futures, []
+        self._loading.clear()
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for segment in self._segments:
+            for block in segment.swapped:
+                for parameter in block.parameters:
+                    parameter.grad = None
+                block.drop()
+        self._resident.clear()
+        self._is_updating = False
+        self._budget.used_bytes = self._resting_bytes
+        if errors:
+            self._is_broken = True
+            raise errors[0]
+
+    def counted_anew(self) -> None:
+        """Count only what stays in memory, after all of it was replaced."""
+        self._budget.used_bytes = self._resting_bytes
+
+    def restored(self) -> None:
+        """Go on: all parameters and states were replaced."""
+        self._is_broken = False
+
+    def close(self) -> None:
+        """End the loading thread, after what it is doing."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    # A step --------------------------------------------------------------------------------------
+
+    def _step(self, batches: Sequence[tuple[Any, Any]]) -> Tensor:
+        last = len(self._segments) - 1
+        self._use(0)
+        self._is_updating = False
+        for block in self._all_blocks():
+            block.set_hyperparameters(self._optimizer)
+        micros = [self._arriving(inputs, target) for inputs, target in batches]
+        end = self._begins(micros)
+        for at in range(last):
+            self._use(at)
+            self._load(at + 1)
+            for micro in micros:
+                self._forward(at, micro)
+            self._free(at)
+        self._use(last)
+        if last > 0:
+            self._load(last - 1)
+        loss = self._turn(last, micros, end)
+        for at in range(last, -1, -1):
+            if at < last:
+                self._use(at)
+                if at > 0:
+                    self._load(at - 1)
+                self._backward(at, micros)
+            self._hand_over(at)
+        end.restore(self._device)
+        self._metrics_of_step()
+        return loss
+
+    def _arriving(self, inputs: Any, target: Any) -> _MicroBatch:
+        inputs, target = tree_map(self._moved, (inputs, target))
+        self._budget.take(_bytes(inputs))
+        return _MicroBatch(target, {self._graph.inputs: inputs})
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(self._device, non_blocking=True)
+        return value
+
+    def _begins(self, micros: Sequence[_MicroBatch]) -> DeviceRandomness:
+        """Give each micro-batch the random states that the plain loop begins it with."""
+        for micro in micros:
+            micro.random = DeviceRandomness.current(self._device)
+            self._draws.repeat()
+        return DeviceRandomness.current(self._device)
+
+    def _forward(self, at: int, micro: _MicroBatch) -> None:
+        """Pass a segment that is not the last one."""
+        segment = self._segments[at]
+        if self._draws and self._recompute:
+            assert micro.random is not None
+            micro.begins[at] = micro.random
+        if self._recompute:
+            with self._working(segment):
+                passed = self._pass(segment, micro)
+        else:
+            passed = micro.graphs[at] = self._kept_pass(segment, micro)
+        for node, value in passed.outputs.items():
+            if isinstance(value, Tensor):
+                leaf = value.detach().requires_grad_(value.requires_grad)
+                self._budget.take(_bytes(leaf))
+                micro.values[node] = leaf
+            else:
+                micro.values[node] = value
+
+    def _turn(self, last: int, micros: Sequence[_MicroBatch], end: DeviceRandomness) -> Tensor:
+        """Go through the last segment forward and at once backward; return the loss."""
+        segment = self._segments[last]
+        nexts = [micro.random for micro in micros[1:]]
+        losses: list[Tensor] = []
+        self._begin_backward(segment, len(micros))
+        if self._shared is not None:
+            self._budget.take(self._shared.gradient_bytes)
+        for micro, after in zip(micros, [*nexts, end], strict=True):
+            with self._working(segment):
+                passed = self._pass(segment, micro, to_loss=True)
+                now = DeviceRandomness.current(self._device)
+                assert after is not None
+                if not now.equals(after):
+                    raise TrainingError(
+                        "the model draws other random numbers than with the sample",
+                        "offload gives each micro-batch those of the plain loop, so numbers drawn "
+                        "must not depend on values: use micro-batches of the sample's shape",
+                    )
+                (loss,) = passed.outputs.values()
+                part = loss / len(micros)
+                losses.append(part.detach())
+                passed.outputs = {self._graph.inputs: part}
+                micro.gradients[self._graph.inputs] = torch.ones_like(part)
+                self._budget.take(part.nbytes)
+                self._differentiate(last, segment, micro, passed)
+                del passed, loss, part
+        self._end_backward(segment, len(micros))
+        total = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
+
+    def _backward(self, at: int, micros: Sequence[_MicroBatch]) -> None:
+        segment = self._segments[at]
+        self._begin_backward(segment, len(micros))
+        for micro in micros:
+            if self._recompute:
+                with self._working(segment), segment.buffers_unchanged():
+                    micro.random = micro.begins.pop(at, None)
+                    self._differentiate(at, segment, micro, self._pass(segment, micro))
+            else:
+                passed = micro.graphs.pop(at)
+                self._differentiate(at, segment, micro, passed)
+                self._budget.give(passed.kept_bytes)
+                del passed
+        self._end_backward(segment, len(micros))
+
+    def _pass(self, segment: PassSegment, micro: _MicroBatch, to_loss: bool = False) -> _Passed:
+        """Compute a segment with the micro-batch's random numbers."""
+        inputs = {node: micro.values[node] for node in segment.needed}
+        versions = {node: _version(value) for node, value in inputs.items()}
+        if self._draws and micro.random is not None:
+            micro.random.restore(self._device)
+        outputs = self._graph.run(segment.nodes, {**self._graph.constants, **inputs})
+        if to_loss:
+            output = self._graph.output({**micro.values, **outputs})
+            outputs = {self._graph.inputs: self._loss(output, micro.target)}
+        if self._draws:
+            micro.random = DeviceRandomness.current(self._device)
+        for node, version in versions.items():
+            if _version(inputs[node]) != version:
+                raise TrainingError(
+                    f"{segment.blocks[0].name} changes its input in place, which offload keeps",
+                    "Use the variant that returns a new tensor, such as ReLU(inplace=False)",
+                )
+        return _Passed(inputs, outputs)
+
+    def _kept_pass(self, segment: PassSegment, micro: _MicroBatch) -> _Passed:
+        """Compute a segment whose graph is kept without the parameters, which are loaded again."""
+        parameters = {
+            block.storage_pointer(): number
+            for number, block in enumerate(segment.swapped)
+            if block.parameter_bytes
+        }
+        known = {
+            value.untyped_storage().data_ptr()
+            for value in (*micro.values.values(), *self._staying())
+            if isinstance(value, Tensor)
+        }
+        kept_bytes = 0
+
+        def pack(tensor: Tensor) -> Tensor | SavedView:
+            nonlocal kept_bytes
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() in parameters:
+                return SavedView.of(parameters[storage.data_ptr()], tensor)
+            if storage.data_ptr() not in known:
+                known.add(storage.data_ptr())
+                kept_bytes += storage.nbytes()
+                self._budget.take(storage.nbytes())
+            return tensor
+
+        def unpack(saved: Tensor | SavedView) -> Tensor:
+            return (
+                segment.swapped[saved.block].saved(saved) if isinstance(saved, SavedView) else saved
+            )
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            passed = self._pass(segment, micro)
+        passed.kept_bytes = kept_bytes
+        return passed
+
+    def _staying(self) -> Iterator[Tensor]:
+        if self._shared is not None:
+            yield from self._shared.parameters
+        yield from self._graph.model.buffers()
+
+    def _differentiate(
+        self, at: int, segment: PassSegment, micro: _MicroBatch, passed: _Passed
+    ) -> None:
+        """Go backward through a segment, and add gradients in the order of the plain loop.
+
+        Where a value or a parameter is used by later segments, too, their gradient is a root of the
+        pass: so it arrives before the segment's own ones, as in one pass through the whole model.
+        """
+        leaves = {
+            node: value
+            for node, value in passed.inputs.items()
+            if isinstance(value, Tensor) and value.requires_grad
+        }
+        roots = [
+            (value, micro.gradients.pop(node))
+            for node, value in (*passed.outputs.items(), *leaves.items())
+            if node in micro.gradients
+        ]
+        shared = [parameter for parameter in self._graph.shared if parameter.requires_grad]
+        roots += [(p, micro.shared.pop(p)) for p in shared if p in micro.shared]
+        sums = [parameter.grad for parameter in shared]
+        for parameter in shared:
+            parameter.grad = None
+        if roots:
+            torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
+        for node, leaf in leaves.items():
+            if leaf.grad is not None:
+                self._budget.take(leaf.grad.nbytes)
+                micro.gradients[node] = leaf.grad
+                leaf.grad = None
+        for parameter, total in zip(shared, sums, strict=True):
+            own, parameter.grad = parameter.grad, total
+            if own is None:
+                continue
+            if at > 0:  # blocks before may use it, too
+                self._budget.take(own.nbytes)
+                micro.shared[parameter] = own
+            else:
+                parameter.grad = own if total is None else total.add_(own)
+        self._budget.give(sum(given.nbytes for _, given in roots))
+        for node in segment.made:
+            self._budget.give(_bytes(micro.values.pop(node, None)))
+        if at == 0:
+            self._budget.give(_bytes(micro.values.pop(self._graph.inputs)))
+
+    # Memory and the loading thread ---------------------------------------------------------------
+
+    @contextmanager
+    def _working(self, segment: PassSegment) -> Iterator[None]:
+        self._budget.take(segment.working_bytes)
+        try:
+            yield
+        finally:
+            self._budget.give(segment.working_bytes)
+
+    def _begin_backward(self, segment: PassSegment, count: int) -> None:
+        self._budget.take(segment.gradient_bytes)
+        if count > 1:
+            self._budget.take(segment.largest_gradient_bytes)
+
+    def _end_backward(self, segment: PassSegment, count: int) -> None:
+        if count > 1:
+            self._budget.give(segment.largest_gradient_bytes)
+
+    def _all_blocks(self) -> Iterator[SwappedBlock]:
+        for segment in self._segments:
+            yield from segment.swapped
+        if self._shared is not None:
+            yield self._shared
+
+    def _submit(self, task: Callable[[], None]) -> Future[None]:
+        future = self._thread.submit(task)
+        self._futures.append(future)
+        return future
+
+    def _load(self, at: int) -> None:
+        """Have the thread load a segment."""
+
+        def load() -> None:
+            for block in self._segments[at].swapped:
+                block.load()
+
+        self.loads[at] += 1
+        self._loading[at] = self._submit(load)
+
+    def _use(self, at: int) -> None:
+        """Wait until a segment is loaded and what was updated before it is written."""
+        if at in self._resident:
+            return
+        if at not in self._loading:
+            self._load(at)
+        future = self._loading.pop(at)
+        if not future.done():
+            run = active_run()
+            begin_s = time.monotonic()
+            if run is None:
+                future.exception()
+            else:
+                with run.span("load segment"):
+                    future.exception()
+            self._wait_s += time.monotonic() - begin_s
+        self._settle()
+        for block in self._segments[at].swapped:
+            block.attach()
+        self._resident.add(at)
+
+    def _settle(self) -> None:
+        """Raise what failed in the thread, and forget what is done."""
+        for future in [future for future in self._futures if future.done()]:
+            self._futures.remove(future)
+            future.result()
+
+    def _free(self, at: int) -> None:
+        for block in self._segments[at].swapped:
+            block.drop()
+        self._resident.discard(at)
+
+    def _hand_over(self, at: int) -> None:
+        """Have the thread update a segment; the first one stays for the next step."""
+        segment = self._segments[at]
+        for block in segment.swapped:
+            block.hand_over()
+        self._resident.discard(at)
+        self._is_updating = True
+        if at == 0 and self._shared is not None:
+            shared = self._shared
+            shared.hand_over()
+            self._submit(lambda: shared.update(keep=True))
+
+        def update() -> None:
+            for block in segment.swapped:
+                block.update(keep=at == 0)
+
+        future = self._submit(update)
+        if at == 0:
+            self._loading[0] = future
+
+    def _metrics_of_step(self) -> None:
+        if self._metrics.record(resident=self._budget.used_bytes, wait=self._wait_s):
+            self._wait_s = 0.0
+
+
+def _bytes(value: Any) -> int:
+    return value.untyped_storage().nbytes() if isinstance(value, Tensor) else 0
+
+
+def _version(value: Any) -> int:
+    """Return how often a tensor was changed in place."""
+    return value._version if isinstance(value, Tensor) else 0  # noqa: SLF001

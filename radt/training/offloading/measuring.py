@@ -1,0 +1,194 @@
+"""Measures the blocks of a model one by one, with one in memory at a time."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from radt.errors import UsageError
+from radt.training.offloading.draws import DeviceRandomness, Draws
+from radt.training.offloading.executor import PassSegment
+from radt.training.offloading.graph import ModelGraph, Values
+from radt.training.offloading.partition import OffloadBlock
+from radt.training.offloading.swapping import SwappedBlock
+from radt.training.segments import Block
+
+_REPEATS = 3
+#: Behind a block that hands over tuples of tensors the model is not cut.
+NO_CUT_BYTES = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a sample showed.
+
+    Attributes:
+        blocks: The blocks' times and bytes for it.
+        draws: The random numbers that it draws.
+        update_compute_s: Duration of the optimiser's steps of all blocks, without writing.
+        parameter_bytes: Bytes of all parameters.
+    """
+
+    blocks: list[OffloadBlock]
+    draws: Draws
+    update_compute_s: float
+    parameter_bytes: int
+
+
+class Measurement:
+    """Runs a sample through the blocks; parameters, buffers and random states stay as they are.
+
+    Args:
+        graph: The model.
+        swapped: The parameters of its blocks, all in the store.
+        loss: ``loss(output, target)`` is a tensor of one element.
+        device: Where passes run.
+    """
+
+    def __init__(
+        self,
+        graph: ModelGraph,
+        swapped: Sequence[SwappedBlock],
+        loss: Callable[[Any, Any], Tensor],
+        device: torch.device,
+    ) -> None:
+        self._graph = graph
+        self._swapped = swapped
+        self._loss = loss
+        self._device = device
+        self._update_compute_s = 0.0
+
+    def measure(self, inputs: Any, target: Any) -> Measured:
+        """Measure with a sample.
+
+        Raises:
+            UsageError: The model draws from generators other than PyTorch's.
+        """
+        state = DeviceRandomness.current(self._device)
+        others = random.getstate(), np.random.get_state(legacy=True)
+        draws = Draws()
+        values: Values = {**self._graph.constants, self._graph.inputs: inputs}
+        blocks = [self._block(at, values, target, draws) for at in range(len(self._graph.blocks))]
+        state.restore(self._device)
+        now = random.getstate(), np.random.get_state(legacy=True)
+        if repr(now) != repr(others):
+            raise UsageError(
+                "offload: the model draws random numbers from Python or NumPy",
+                "It can only repeat those of PyTorch: draw them with torch.rand",
+            )
+        total = sum(block.block.parameter_bytes for block in blocks)
+        total += sum(parameter.nbytes for parameter in self._graph.shared)
+        return Measured(blocks, draws, self._update_compute_s, total)
+
+    def _block(self, at: int, values: Values, target: Any, draws: Draws) -> OffloadBlock:
+        swapped, part = self._swapped[at], self._graph.blocks[at]
+        segment = PassSegment(self._graph, [part], [swapped], 0)
+        is_last = at == len(self._graph.blocks) - 1
+        load_s = self._timed(swapped.load)
+        swapped.attach()
+
+        def forward() -> Values:
+            outputs = self._graph.run(segment.nodes, values)
+            if is_last:
+                output = self._graph.output({**values, **outputs})
+                return {self._graph.inputs: self._loss(output, target)}
+            return outputs
+
+        with segment.buffers_unchanged():
+            with draws:  # and first of all, what is slower the first time
+                outputs = forward()
+            kept = _Kept(set() if not swapped.parameter_bytes else {swapped.storage_pointer()})
+            with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+                outputs = forward()
+            forward_s, backward_s = [], []
+            for _ in range(_REPEATS):
+                outputs.clear()
+                forward_s.append(self._timed(lambda: outputs.update(forward())))
+                backward_s.append(self._timed(lambda: self._backward(segment, values, outputs)))
+        for node, value in outputs.items():
+            if not is_last:
+                is_tensor = isinstance(value, Tensor)
+                values[node] = (
+                    value.detach().requires_grad_(value.requires_grad) if is_tensor else value
+                )
+        output_bytes = self._cut_bytes(at, values)
+        update_s = self._update(swapped)
+        swapped.drop()
+        return OffloadBlock(
+            Block(
+                part.name,
+                statistics.median(forward_s),
+                statistics.median(backward_s),
+                swapped.parameter_bytes,
+                output_bytes,
+            ),
+            load_s,
+            update_s,
+            swapped.gradient_bytes,
+            swapped.largest_gradient_bytes,
+            swapped.update_bytes,
+            kept.byte_count,
+        )
+
+    def _backward(self, segment: PassSegment, values: Values, outputs: Values) -> None:
+        """Go backward with gradients of one, and drop what it finds."""
+        roots = [v for v in outputs.values() if isinstance(v, Tensor) and v.requires_grad]
+        if roots:
+            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+        for value in (values[node] for node in segment.needed):
+            if isinstance(value, Tensor):
+                value.grad = None
+        for parameter in (*segment.swapped[0].parameters, *self._graph.shared):
+            parameter.grad = None
+
+    def _cut_bytes(self, at: int, values: Values) -> int:
+        """Return the bytes handed over behind a block; drop what no later block needs."""
+        later = [node for block in self._graph.blocks[at + 1 :] for node in block.nodes]
+        needed = set(self._graph.needed([*later, self._graph.result]))
+        for node in set(values) - needed - set(self._graph.constants):
+            del values[node]
+        crossing = [value for node, value in values.items() if node is not self._graph.inputs]
+        tensors = [value for value in crossing if isinstance(value, Tensor)]
+        nested = [leaf for value in crossing for leaf in tree_leaves(value)]
+        if sum(isinstance(leaf, Tensor) for leaf in nested) > len(tensors):
+            return NO_CUT_BYTES
+        return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+    def _update(self, swapped: SwappedBlock) -> float:
+        """Return the duration of an optimiser's step and of writing back."""
+        begin_s = time.perf_counter()
+        step_s = swapped.rehearse_update()
+        self._update_compute_s += step_s
+        return time.perf_counter() - begin_s
+
+    def _timed(self, action: Callable[[], object]) -> float:
+        begin_s = time.perf_counter()
+        action()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter() - begin_s
+
+
+class _Kept:
+    """Counts what a graph saves, each piece of memory once, without some memory."""
+
+    def __init__(self, without: set[int]) -> None:
+        self._seen = without
+        self.byte_count = 0
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Count a tensor."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.byte_count += storage.nbytes()
+        return tensor
