@@ -206,7 +206,7 @@ class Executor:
         for block in self._all_blocks():
             block.set_hyperparameters(self._optimizer)
         micros = [self._arriving(inputs, target) for inputs, target in batches]
-        end = self._begins(micros)
+        ends = self._begins(micros)
         for at in range(last):
             self._use(at)
             self._load(at + 1)
@@ -216,7 +216,7 @@ class Executor:
         self._use(last)
         if last > 0:
             self._load(last - 1)
-        loss = self._turn(last, micros, end)
+        loss = self._turn(last, micros, ends)
         for at in range(last, -1, -1):
             if at < last:
                 self._use(at)
@@ -224,7 +224,7 @@ class Executor:
                     self._load(at - 1)
                 self._backward(at, micros)
             self._hand_over(at)
-        end.restore(self._device)
+        ends[-1].restore(self._device)
         self._metrics_of_step()
         return loss
 
@@ -238,12 +238,16 @@ class Executor:
             return value.to(self._device, non_blocking=True)
         return value
 
-    def _begins(self, micros: Sequence[_MicroBatch]) -> DeviceRandomness:
-        """Give each micro-batch the random states that the plain loop begins it with."""
+    def _begins(self, micros: Sequence[_MicroBatch]) -> list[DeviceRandomness]:
+        """Give each micro-batch the random states of the plain loop; return those at their ends."""
+        ends = []
+        state = DeviceRandomness.current(self._device)
         for micro in micros:
-            micro.random = DeviceRandomness.current(self._device)
+            micro.random = state
             self._draws.repeat()
-        return DeviceRandomness.current(self._device)
+            state = DeviceRandomness.current(self._device)
+            ends.append(state)
+        return ends
 
     def _forward(self, at: int, micro: _MicroBatch) -> None:
         """Pass a segment that is not the last one."""
@@ -264,20 +268,20 @@ class Executor:
             else:
                 micro.values[node] = value
 
-    def _turn(self, last: int, micros: Sequence[_MicroBatch], end: DeviceRandomness) -> Tensor:
+    def _turn(
+        self, last: int, micros: Sequence[_MicroBatch], ends: Sequence[DeviceRandomness]
+    ) -> Tensor:
         """Go through the last segment forward and at once backward; return the loss."""
         segment = self._segments[last]
-        nexts = [micro.random for micro in micros[1:]]
         losses: list[Tensor] = []
         self._begin_backward(segment, len(micros))
         if self._shared is not None:
             self._budget.take(self._shared.gradient_bytes)
-        for micro, after in zip(micros, [*nexts, end], strict=True):
+        for micro, end in zip(micros, ends, strict=True):
             with self._working(segment):
                 passed = self._pass(segment, micro, to_loss=True)
                 now = DeviceRandomness.current(self._device)
-                assert after is not None
-                if not now.equals(after):
+                if not now.equals(end):
                     raise TrainingError(
                         "the model draws other random numbers than with the sample",
                         "offload gives each micro-batch those of the plain loop, so numbers drawn "

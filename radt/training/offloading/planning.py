@@ -184,11 +184,13 @@ def _too_small(
 ) -> TrainingError:
     largest = max(blocks, key=lambda block: block.block.parameter_bytes)
     # Rounded up: the number in the message must be enough.
-    needed_mb = -(-smallest_bytes // 1_000_000)
+    needed = f"{-(-smallest_bytes // 1000)}KB"
+    if smallest_bytes > 10_000_000:
+        needed = f"{-(-smallest_bytes // 1_000_000)}MB"
     what = f"its largest block, {largest.block.name}, has "
     what += f"{units.size(largest.block.parameter_bytes)} of parameters"
     cuts = sum(block.block.output_bytes < NO_CUT_BYTES for block in blocks[:-1])
-    remedy = f'The smallest budget is memory="{needed_mb}MB"; smaller micro-batches need less'
+    remedy = f'The smallest budget is memory="{needed}"; smaller micro-batches need less'
     if cuts == 0:
         what = "the model cannot be cut: it is one block"
         remedy += ". List smaller modules: offload(…, blocks=[model.embedding, *model.layers])"
