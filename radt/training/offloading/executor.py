@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,6 +44,25 @@ class _MicroBatch:
     graphs: dict[int, _Passed] = field(default_factory=dict)
     begins: dict[int, DeviceRandomness] = field(default_factory=dict)
     random: DeviceRandomness | None = None
+    _held: Counter[int] = field(default_factory=Counter)
+
+    def hold(self, node: fx.Node, value: Any) -> int:
+        """Keep a value; return the bytes that it adds, as several may be views of the same."""
+        self.values[node] = value
+        if not isinstance(value, Tensor):
+            return 0
+        storage = value.untyped_storage()
+        self._held[storage.data_ptr()] += 1
+        return storage.nbytes() if self._held[storage.data_ptr()] == 1 else 0
+
+    def release(self, node: fx.Node) -> int:
+        """Forget a value; return the bytes that become free."""
+        value = self.values.pop(node, None)
+        if not isinstance(value, Tensor):
+            return 0
+        storage = value.untyped_storage()
+        self._held[storage.data_ptr()] -= 1
+        return 0 if self._held[storage.data_ptr()] else storage.nbytes()
 
 
 @dataclass(slots=True)
@@ -230,8 +250,9 @@ class Executor:
 
     def _arriving(self, inputs: Any, target: Any) -> _MicroBatch:
         inputs, target = tree_map(self._moved, (inputs, target))
-        self._budget.take(_bytes(inputs))
-        return _MicroBatch(target, {self._graph.inputs: inputs})
+        micro = _MicroBatch(target, {})
+        self._budget.take(micro.hold(self._graph.inputs, inputs))
+        return micro
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -260,13 +281,11 @@ class Executor:
                 passed = self._pass(segment, micro)
         else:
             passed = micro.graphs[at] = self._kept_pass(segment, micro)
-        for node, value in passed.outputs.items():
+        for node, output in passed.outputs.items():
+            value = output
             if isinstance(value, Tensor):
-                leaf = value.detach().requires_grad_(value.requires_grad)
-                self._budget.take(_bytes(leaf))
-                micro.values[node] = leaf
-            else:
-                micro.values[node] = value
+                value = value.detach().requires_grad_(value.requires_grad)
+            self._budget.take(micro.hold(node, value))
 
     def _turn(
         self, last: int, micros: Sequence[_MicroBatch], ends: Sequence[DeviceRandomness]
@@ -348,27 +367,29 @@ class Executor:
             for value in (*micro.values.values(), *self._staying())
             if isinstance(value, Tensor)
         }
-        kept_bytes = 0
+        kept: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor | SavedView:
-            nonlocal kept_bytes
             storage = tensor.untyped_storage()
-            if storage.data_ptr() in parameters:
-                return SavedView.of(parameters[storage.data_ptr()], tensor)
-            if storage.data_ptr() not in known:
-                known.add(storage.data_ptr())
-                kept_bytes += storage.nbytes()
+            pointer = storage.data_ptr()
+            if pointer in parameters:
+                return SavedView.of(parameters[pointer], tensor)
+            if pointer not in known and pointer not in kept:
+                kept[pointer] = storage.nbytes()
                 self._budget.take(storage.nbytes())
             return tensor
 
         def unpack(saved: Tensor | SavedView) -> Tensor:
-            return (
-                segment.swapped[saved.block].saved(saved) if isinstance(saved, SavedView) else saved
-            )
+            if isinstance(saved, SavedView):
+                return segment.swapped[saved.block].saved(saved)
+            return saved
 
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             passed = self._pass(segment, micro)
-        passed.kept_bytes = kept_bytes
+        for output in passed.outputs.values():  # counted where it is handed over
+            if isinstance(output, Tensor):
+                self._budget.give(kept.pop(output.untyped_storage().data_ptr(), 0))
+        passed.kept_bytes = sum(kept.values())
         return passed
 
     def _staying(self) -> Iterator[Tensor]:
@@ -417,9 +438,9 @@ class Executor:
                 parameter.grad = own if total is None else total.add_(own)
         self._budget.give(sum(given.nbytes for _, given in roots))
         for node in segment.made:
-            self._budget.give(_bytes(micro.values.pop(node, None)))
+            self._budget.give(micro.release(node))
         if at == 0:
-            self._budget.give(_bytes(micro.values.pop(self._graph.inputs)))
+            self._budget.give(micro.release(self._graph.inputs))
 
     # Memory and the loading thread ---------------------------------------------------------------
 
@@ -516,10 +537,6 @@ class Executor:
     def _metrics_of_step(self) -> None:
         if self._metrics.record(resident=self._budget.used_bytes, wait=self._wait_s):
             self._wait_s = 0.0
-
-
-def _bytes(value: Any) -> int:
-    return value.untyped_storage().nbytes() if isinstance(value, Tensor) else 0
 
 
 def _version(value: Any) -> int:

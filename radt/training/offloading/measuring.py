@@ -106,9 +106,11 @@ class Measurement:
         with segment.buffers_unchanged():
             with draws:  # and first of all, what is slower the first time
                 outputs = forward()
-            kept = _Kept(set() if not swapped.parameter_bytes else {swapped.storage_pointer()})
+            kept = _Kept([*values.values(), *swapped.parameters, *self._graph.shared])
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
                 outputs = forward()
+            for output in outputs.values():
+                kept.pack(output)
             forward_s, backward_s = [], []
             for _ in range(_REPEATS):
                 outputs.clear()
@@ -161,7 +163,10 @@ class Measurement:
         nested = [leaf for value in crossing for leaf in tree_leaves(value)]
         if sum(isinstance(leaf, Tensor) for leaf in nested) > len(tensors):
             return NO_CUT_BYTES
-        return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+        handed_over = _Kept([])
+        for tensor in tensors:
+            handed_over.pack(tensor)
+        return handed_over.byte_count
 
     def _update(self, swapped: SwappedBlock) -> float:
         """Return the duration of an optimiser's step and of writing back."""
@@ -179,16 +184,19 @@ class Measurement:
 
 
 class _Kept:
-    """Counts what a graph saves, each piece of memory once, without some memory."""
+    """Counts memory that a graph keeps, each piece once, without that of some values."""
 
-    def __init__(self, without: set[int]) -> None:
-        self._seen = without
+    def __init__(self, without: Sequence[Any]) -> None:
+        self._seen = {_pointer(value) for value in without if isinstance(value, Tensor)}
         self.byte_count = 0
 
-    def pack(self, tensor: Tensor) -> Tensor:
+    def pack(self, value: Any) -> Any:
         """Count a tensor."""
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
-            self.byte_count += storage.nbytes()
-        return tensor
+        if isinstance(value, Tensor) and _pointer(value) not in self._seen:
+            self._seen.add(_pointer(value))
+            self.byte_count += value.untyped_storage().nbytes()
+        return value
+
+
+def _pointer(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

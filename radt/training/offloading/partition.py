@@ -25,7 +25,7 @@ class OffloadBlock:
         gradient_bytes: Bytes of its gradients.
         largest_gradient_bytes: Bytes of the largest one.
         update_bytes: Bytes in memory while it is updated: parameters, gradients, states.
-        kept_bytes: Bytes that one micro-batch keeps for the backward pass.
+        kept_bytes: Bytes that a micro-batch keeps for the backward pass, besides the input.
     """
 
     block: Block
@@ -215,7 +215,9 @@ class Partitioner:
         return max(self._passing(span), span.update)
 
     def _bytes(self, local_bytes: int, cost: Cost) -> int:
-        return self._fixed + local_bytes + self._memory.micro_batches * cost.cut_bytes
+        # Without recomputing, what is handed over is part of what all blocks keep.
+        handed_over = cost.cut_bytes if self._memory.recompute else 0
+        return self._fixed + local_bytes + self._memory.micro_batches * handed_over
 
     def _span(self, blocks: Sequence[OffloadBlock]) -> _Span:
         largest = max(block.largest_gradient_bytes for block in blocks)
