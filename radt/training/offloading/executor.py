@@ -20,7 +20,7 @@ from radt.run.paced import PacedMetrics
 from radt.run.run import active_run
 from radt.training.offloading.draws import DeviceRandomness, Draws
 from radt.training.offloading.graph import GraphBlock, ModelGraph, Values
-from radt.training.offloading.stores import Budget
+from radt.training.offloading.stores import Budget, give_memory_back
 from radt.training.offloading.swapping import SavedView, SwappedBlock
 
 
@@ -245,6 +245,7 @@ class Executor:
                 self._backward(at, micros)
             self._hand_over(at)
         ends[-1].restore(self._device)
+        self._optimizer._opt_called = True  # type: ignore[attr-defined] # schedulers look here
         self._metrics_of_step()
         return loss
 
@@ -529,6 +530,8 @@ class Executor:
         def update() -> None:
             for block in segment.swapped:
                 block.update(keep=at == 0)
+            if self._device.type == "cpu":
+                give_memory_back()
 
         future = self._submit(update)
         if at == 0:

@@ -349,7 +349,11 @@ class OffloadedJob(Job):
     def state_dict(self) -> dict[str, Any]:
         """Return all that the training goes on with: tensors and plain values."""
         with self._offloaded._all_in_memory():  # noqa: SLF001
-            return super().state_dict()
+            state = super().state_dict()
+        for name, _ in self.model.named_buffers():  # they stay, and training changes them
+            if name in state["model"]:
+                state["model"][name] = state["model"][name].clone()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, of an offloaded job or of one of the plain model and optimiser."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import tempfile
 import threading
@@ -178,7 +180,7 @@ class FileStore:
 
     def read(self, part: int) -> Tensor:
         """Return the bytes of a part in new memory."""
-        flat = torch.empty(self._sizes[part], dtype=torch.uint8)
+        flat = _mapped(self._sizes[part])
         view, begin, done = _bytes_of(flat), self._offsets[part], 0
         while done < len(view):
             try:
@@ -276,3 +278,17 @@ class PinnedStore:
 def _bytes_of(flat: Tensor) -> memoryview:
     array: Any = flat.numpy()
     return memoryview(array)
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the system, which glibc keeps: gradients leave gaps of their size."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _mapped(byte_count: int) -> Tensor:
+    """Return memory that goes back to the system when it is freed, which malloc may keep."""
+    if byte_count == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(mmap.mmap(-1, byte_count), dtype=torch.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -290,11 +291,7 @@ class SwappedBlock:
             self._read_states(self._store.host_copy)
         for parameter, master in zip(self._trained, self._masters, strict=True):
             if master in self._optimizer.state:
-                state = self._optimizer.state[master]
-                optimizer.state[parameter] = {
-                    name: value.clone() if isinstance(value, Tensor) else value
-                    for name, value in state.items()
-                }
+                optimizer.state[parameter] = _copied(self._optimizer.state[master])
         if on_disk:
             for at, name in self._state_names:
                 state = self._optimizer.state.get(self._masters[at], {})
@@ -309,9 +306,15 @@ class SwappedBlock:
         self._has_states = False
         for parameter, master in zip(self._trained, self._masters, strict=True):
             if parameter in optimizer.state:
-                self._optimizer.state[master] = dict(optimizer.state[parameter])
+                self._optimizer.state[master] = _copied(optimizer.state[parameter])
         if isinstance(self._store, FileStore):
             self._write_states()
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()
+    }
 
 
 class StateNames:

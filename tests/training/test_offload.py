@@ -1,0 +1,594 @@
+"""Offloaded training: the plain loop's bits, in less memory, with nothing left behind."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, AdamW, Optimizer
+
+from radt.errors import TrainingError, UsageError
+from radt.training import Job, offload
+from radt.training.job import Each
+from radt.training.offloading import OffloadedStep
+from tests.support.waiting import TIMEOUT_S
+
+Batches = list[list[tuple[Tensor, Tensor]]]
+
+_ADAMW = partial(AdamW, lr=1e-2)
+_MOMENTUM = partial(SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
+#: Where these small models have a part of their parameters in memory.
+_SMALL = 400_000
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class _Layer(nn.Module):
+    """A residual layer with dropout."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.down(torch.relu(self.up(self.norm(x)))))
+
+
+class _Language(nn.Module):
+    """Root parameters, values that skip segments, tied weights, running statistics, dropout."""
+
+    def __init__(self, tied: bool = True, dropout: float = 0.1, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(40, width)
+        self.position = nn.Parameter(torch.randn(8, width))
+        self.layers = nn.ModuleList(_Layer(width, dropout) for _ in range(6))
+        self.norm = nn.BatchNorm1d(8)
+        self.twice = nn.Linear(width, width)
+        self.head = nn.Linear(width, 40, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.position
+        first = x
+        for layer in self.layers:
+            x = layer(x) + 0.1 * first
+        x = self.twice(torch.relu(self.twice(self.norm(x))))
+        out: Tensor = self.head(x + first)
+        return out
+
+
+def _loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def _tokens(steps: int, count: int) -> Batches:
+    chance = torch.Generator().manual_seed(7)
+
+    def some() -> Tensor:
+        return torch.randint(40, (4, 8), generator=chance)
+
+    return [[(some(), some()) for _ in range(count)] for _ in range(steps)]
+
+
+def _plain(
+    model: nn.Module,
+    optimizer_class: Callable[..., Optimizer],
+    batches: Batches,
+    loss: Callable[[Any, Any], Tensor] = _loss,
+) -> tuple[list[float], Optimizer]:
+    """The loop that users write."""
+    optimizer = optimizer_class(model.parameters())
+    losses = []
+    for micro_batches in batches:
+        total = torch.zeros(())
+        for inputs, target in micro_batches:
+            part = loss(model(inputs), target) / len(micro_batches)
+            part.backward()
+            total = total + part.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total.item())
+    return losses, optimizer
+
+
+def _assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not different
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("optimizer_class", [_ADAMW, _MOMENTUM])
+@pytest.mark.parametrize("tied", [False, True])
+def test_bits_are_those_of_the_plain_loop(
+    recompute: bool, count: int, optimizer_class: Callable[..., Optimizer], tied: bool
+) -> None:
+    torch.manual_seed(0)
+    model = _Language(tied)
+    plain = copy.deepcopy(model)
+    batches = _tokens(4, count)
+    torch.manual_seed(1)
+    expected, optimizer = _plain(plain, optimizer_class, batches)
+    expected_draw = torch.rand(3)
+
+    torch.manual_seed(1)
+    memory = 390_000 if recompute else 120_000 + 230_000 * count
+    with offload(
+        model,
+        optimizer_class=optimizer_class,
+        loss=_loss,
+        sample=batches[0][0],
+        memory=memory,
+        accumulate=count,
+        recompute=recompute,
+    ) as step:
+        assert len(step.plan.segments) >= 3
+        losses = [step(micro_batches).item() for micro_batches in batches]
+        draw = torch.rand(3)
+        state = step.job.state_dict()["optimizer"]
+        assert 0 < step.peak_bytes <= step.plan.peak_bytes <= memory
+        planned = [len(batches) * loads for loads in step.plan.loads]
+        planned[0] += 1  # for the first step
+        assert step.loads == planned
+    assert losses == expected
+    assert torch.equal(draw, expected_draw)
+    _assert_same(model.state_dict(), plain.state_dict())
+    wanted = optimizer.state_dict()
+    assert state["param_groups"] == wanted["param_groups"]
+    assert state["state"].keys() == wanted["state"].keys()
+    for number, values in wanted["state"].items():
+        _assert_same(state["state"][number], values)
+
+
+def test_convolutions_and_frozen_parameters() -> None:
+    torch.manual_seed(0)
+
+    def block(before: int, behind: int) -> list[nn.Module]:
+        conv = nn.Conv2d(before, behind, 3, padding=1)
+        return [conv, nn.BatchNorm2d(behind), nn.ReLU(inplace=True), nn.Dropout2d(0.2)]
+
+    model = nn.Sequential(*block(3, 16), *block(16, 32), nn.Flatten(), nn.Linear(32 * 64, 10))
+    model[0].requires_grad_(False)
+    plain = copy.deepcopy(model)
+    batches = [[(torch.randn(2, 3, 8, 8), torch.randint(10, (2,))) for _ in range(2)]] * 3
+    torch.manual_seed(1)
+    expected, _ = _plain(plain, _ADAMW, batches)
+    torch.manual_seed(1)
+    with offload(
+        model, optimizer_class=_ADAMW, loss=_loss, sample=batches[0][0], memory="1MB",
+        accumulate=2, recompute=True,
+    ) as step:  # fmt: skip
+        assert [step(micro_batches).item() for micro_batches in batches] == expected
+    _assert_same(model.state_dict(), plain.state_dict())
+
+
+class _Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum() > 1e9:
+                return x
+        return x
+
+
+def test_listed_blocks_where_tracing_fails() -> None:
+    torch.manual_seed(0)
+    model = _Untraceable()
+    sample = torch.randn(4, 64), torch.randn(4, 64)
+    common: dict[str, Any] = {
+        "optimizer_class": _ADAMW, "loss": functional.mse_loss, "sample": sample,
+        "memory": "120KB", "accumulate": 1,
+    }  # fmt: skip
+    with pytest.raises(TrainingError, match=r"cannot trace _Untraceable.*blocks="):
+        offload(model, **common)
+    with pytest.raises(UsageError, match=r"no block has the parameter layers\.5"):
+        offload(model, **common, blocks=list(model.layers)[:5])
+    plain = copy.deepcopy(model)
+    expected, _ = _plain(plain, _ADAMW, [[sample]] * 3, functional.mse_loss)
+    with offload(model, **common, blocks=list(model.layers)) as step:
+        assert len(step.plan.segments) > 2
+        assert [step([sample]).item() for _ in range(3)] == expected
+    _assert_same(model.state_dict(), plain.state_dict())
+
+
+def _started(model: nn.Module, batches: Batches, **options: Any) -> OffloadedStep:
+    settings: dict[str, Any] = {
+        "optimizer_class": _ADAMW, "loss": _loss, "sample": batches[0][0], "memory": _SMALL,
+        "accumulate": len(batches[0]), "recompute": True,
+    }  # fmt: skip
+    return offload(model, **(settings | options))
+
+
+def test_states_load_into_the_plain_job_and_back() -> None:
+    torch.manual_seed(0)
+    model = _Language()
+    plain = copy.deepcopy(model)
+    batches = _tokens(4, 2)
+    torch.manual_seed(1)
+    expected, _ = _plain(plain, _ADAMW, batches)
+
+    torch.manual_seed(1)
+    with _started(model, batches) as step:
+        losses = [step(micro_batches).item() for micro_batches in batches[:2]]
+        state = step.job.state_dict()
+        losses += [step(micro_batches).item() for micro_batches in batches[2:]]
+        assert losses == expected  # taking the state changes nothing
+
+        step.job.load_state_dict(state)
+        assert step.job.batches == 2
+        assert [step(micro_batches).item() for micro_batches in batches[2:]] == expected[2:]
+
+    def plain_step(micro_batches: Any) -> Tensor:
+        total = torch.zeros(())
+        for inputs, target in micro_batches:
+            part = _loss(other(inputs), target) / len(micro_batches)
+            part.backward()
+            total = total + part.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    other = _Language()
+    optimizer = _ADAMW(other.parameters())
+    job = Job("plain", other, optimizer, _loss, step=plain_step)
+    job.load_state_dict(state)
+    assert [job.step(micro_batches).item() for micro_batches in batches[2:]] == expected[2:]
+    _assert_same(other.state_dict(), plain.state_dict())
+
+
+def test_learning_rates_are_those_of_the_jobs_optimiser() -> None:
+    torch.manual_seed(0)
+    model = _Language(dropout=0)
+    plain = copy.deepcopy(model)
+    batches = _tokens(3, 2)
+    optimizer = _ADAMW(plain.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+    for micro_batches in batches:
+        for inputs, target in micro_batches:
+            (_loss(plain(inputs), target) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    with _started(model, batches) as step:
+        step.job.scheduler = torch.optim.lr_scheduler.ExponentialLR(step.job.optimizer, 0.1)
+        step.job.schedule = Each.STEP
+        for micro_batches in batches:
+            step.job.step(micro_batches)
+    _assert_same(model.state_dict(), plain.state_dict())
+
+
+def test_auto_plans_and_prints() -> None:
+    torch.manual_seed(0)
+    with _started(_Language(), _tokens(1, 1), accumulate="auto", recompute="auto") as step:
+        assert step.plan.accumulate >= 1
+        text = str(step.plan)
+        assert f"C = {step.plan.accumulate} micro-batches a segment" in text
+        assert "of the speed with everything in memory" in text
+        assert sum(len(segment.blocks) for segment in step.plan.segments) == 12
+        step(_tokens(1, step.plan.accumulate)[0])
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+def test_a_budget_that_is_too_small_names_the_smallest_one() -> None:
+    torch.manual_seed(0)
+    model = _Language()
+    before = copy.deepcopy(model.state_dict())
+    batches = _tokens(1, 2)
+    with pytest.raises(TrainingError, match="its largest block, layers") as caught:
+        _started(model, batches, memory="50KB")
+    _assert_same(model.state_dict(), before)  # the model has its parameters again
+    budget = str(caught.value).split('memory="')[1].split('"')[0]
+    with _started(model, batches, memory=budget) as step:
+        step(batches[0])
+    smaller = int(budget.removesuffix("KB")) - 2
+    with pytest.raises(TrainingError, match="too little"):
+        _started(model, batches, memory=f"{smaller}KB")
+
+
+def test_a_model_that_cannot_be_cut() -> None:
+    model = nn.Linear(64, 64)
+    sample = torch.randn(4, 64), torch.randn(4, 64)
+    with pytest.raises(TrainingError, match=r"cannot be cut: it is one block.*smallest budget"):
+        offload(model, optimizer_class=_ADAMW, loss=functional.mse_loss, sample=sample, memory=9000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "6 apples"}, "expected bytes or a size"),
+        ({"accumulate": 0}, "expected \"auto\" or 1 or more"),
+        ({"recompute": "often"}, "expected \"auto\", True or False"),
+        ({"sample": torch.zeros(3)}, "not a micro-batch"),
+        ({"optimizer_class": SGD, "folder": "/nonexistent"}, "cannot be made: No such file"),
+        ({"optimizer_class": torch.optim.LBFGS}, "optimizer_class cannot train"),
+        ({"blocks": ["head"]}, "expected modules of the model"),
+    ],
+)  # fmt: skip
+def test_invalid_arguments(options: dict[str, Any], message: str) -> None:
+    model = _Language()
+    with pytest.raises((UsageError, TrainingError), match=message):
+        _started(model, _tokens(1, 1), **options)
+    assert model.position.numel() == 8 * 32
+
+
+def test_too_many_and_too_large_micro_batches() -> None:
+    torch.manual_seed(0)
+    with _started(_Language(), _tokens(1, 2)) as step:
+        with pytest.raises(UsageError, match="got 3 micro-batches, the plan is for 1 to 2"):
+            step(_tokens(1, 3)[0])
+        large = torch.zeros(8, 8, dtype=torch.int64)
+        with pytest.raises(UsageError, match="the sample had"):
+            step([(large, large)])
+        step(_tokens(1, 1)[0])  # fewer are fine
+    with pytest.raises(UsageError, match="is closed"):
+        step(_tokens(1, 1)[0])
+
+
+class _Moody(nn.Module):
+    """Draws another number of random numbers each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.other(_moody(self.one(x)))
+        return out
+
+
+_calls: list[int] = []
+
+
+@torch.fx.wrap
+def _moody(x: Tensor) -> Tensor:
+    _calls.append(1)
+    return x + torch.rand(len(_calls))[0]
+
+
+def test_random_numbers_that_cannot_be_repeated_are_an_error_before_any_update() -> None:
+    torch.manual_seed(0)
+    model = _Moody()
+    before = copy.deepcopy(model.state_dict())
+    sample = torch.randn(4, 64), torch.randn(4, 64)
+    step = offload(
+        model, optimizer_class=_ADAMW, loss=functional.mse_loss, sample=sample, memory="1MB"
+    )
+    with step, pytest.raises(TrainingError, match="other random numbers"):
+        step([sample])
+    _assert_same(model.state_dict(), before)
+
+
+# Failures ----------------------------------------------------------------------------------------
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "radt-offload" in thread.name]
+
+
+def _files_in(folder: Path) -> list[str]:
+    """Files of this process in a folder, with or without a name."""
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in _descriptors()]
+    return [*map(str, folder.iterdir()), *(link for link in links if str(folder) in link)]
+
+
+def _descriptors() -> Iterator[int]:
+    for name in os.listdir("/proc/self/fd"):
+        if os.path.lexists(f"/proc/self/fd/{name}"):
+            yield int(name)
+
+
+def test_nothing_is_left_after_close_or_an_exception(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = _Language()
+    batches = _tokens(2, 2)
+    with _started(model, batches, folder=tmp_path) as step:
+        assert _files_in(tmp_path)
+        step(batches[0])
+        assert _threads()
+    assert not _threads()
+    assert not _files_in(tmp_path)
+    with pytest.raises(ZeroDivisionError), _started(model, batches, folder=tmp_path):
+        raise ZeroDivisionError
+    with pytest.raises(TrainingError):
+        _started(model, batches, folder=tmp_path, memory=1)
+    gc.collect()
+    assert not _threads()
+    assert not _files_in(tmp_path)
+    _plain(model, _ADAMW, batches)  # the model is a plain one again
+
+
+def test_training_goes_on_after_an_error_in_the_loss() -> None:
+    torch.manual_seed(0)
+    model = _Language(dropout=0)
+    plain = copy.deepcopy(model)
+    batches = _tokens(3, 2)
+    expected, _ = _plain(plain, _ADAMW, batches)
+    failing = [False]
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if failing[0]:
+            raise ZeroDivisionError
+        return _loss(output, target)
+
+    with _started(model, batches, loss=loss) as step:
+        losses = [step(batches[0]).item()]
+        buffers = [buffer.clone() for buffer in model.buffers()]
+        failing[0] = True
+        with pytest.raises(ZeroDivisionError):
+            step(batches[1])
+        failing[0] = False
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # as after a failed forward pass of the plain loop
+        losses += [step(micro_batches).item() for micro_batches in batches[1:]]
+    assert losses == expected
+    _assert_same(model.state_dict(), plain.state_dict())
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+
+@torch.fx.wrap
+def _interrupting(x: Tensor) -> Tensor:
+    return _FailsBackward.apply(x) if _interrupt else x  # type: ignore[no-any-return, no-untyped-call]
+
+
+_interrupt: list[bool] = []
+
+
+class _Interrupted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _interrupting(self.layers[0](x))
+        for layer in self.layers[1:]:
+            x = layer(x)
+        return x
+
+
+def test_a_step_that_ended_in_the_middle_needs_a_checkpoint() -> None:
+    torch.manual_seed(0)
+    model = _Interrupted()
+    sample = torch.randn(4, 64), torch.randn(4, 64)
+    _interrupt.clear()
+    with offload(
+        model, optimizer_class=_ADAMW, loss=functional.mse_loss, sample=sample, memory="120KB",
+        accumulate=1, recompute=True,
+    ) as step:  # fmt: skip
+        assert len(step.plan.segments) > 2
+        state = step.job.state_dict()
+        expected = step([sample]).item()
+        _interrupt.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            step([sample])
+        _interrupt.clear()
+        with pytest.raises(TrainingError, match="ended in the middle"):
+            step([sample])
+        step.job.load_state_dict(state)
+        assert step([sample]).item() == expected
+    assert not _threads()
+
+
+_DISK_FULL = """
+import resource, sys
+import torch
+from torch import nn
+from radt.errors import TrainingError
+from radt.training import offload
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(4)])
+sample = torch.zeros(2, 128), torch.zeros(2, 128)
+try:
+    offload(model, optimizer_class=torch.optim.AdamW, loss=nn.functional.mse_loss, sample=sample,
+            memory="1MB", folder=sys.argv[1])
+except TrainingError as error:
+    print(error)
+print(sum(parameter.numel() for parameter in model.parameters()))
+"""
+
+
+def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        # Of the address space, which is limited here, malloc gives back only what it has mapped.
+        env=dict(os.environ, RADT_MODE="off", MALLOC_MMAP_THRESHOLD_="1000000"),
+        check=False,
+    )
+
+
+def test_a_full_disk_is_an_error_before_training(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the disk: the kernel refuses either way."""
+    done = _run(_DISK_FULL, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert f"offload's file in {tmp_path} cannot get" in done.stdout
+    assert "folder=" in done.stdout
+    assert done.stdout.endswith(f"{4 * (128 * 128 + 128)}\n")
+    assert not list(tmp_path.iterdir())
+
+
+_LIMITED = """
+import resource, sys
+import torch
+from torch import nn
+from radt.training import offload
+torch.set_num_threads(1)
+MB = 1 << 20
+sample = torch.ones(4, 1024), torch.zeros(4, 1024)
+loss = nn.functional.mse_loss
+
+def model(layers):
+    return nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(layers)])  # 4 MB each
+
+def train(net, way):
+    if way == "plain":
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(2):
+            loss(net(sample[0]), sample[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    else:
+        with offload(net, optimizer_class=torch.optim.AdamW, loss=loss, sample=sample,
+                     memory="40MB", accumulate=1) as step:
+            for _ in range(2):
+                value = step([sample])
+            print(len(step.plan.segments), step.peak_bytes)
+
+train(model(2), sys.argv[1])  # what is allocated once
+size = next(line for line in open("/proc/self/status") if line.startswith("VmSize"))
+limit = int(size.split()[1]) * 1024 + 120 * MB
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+train(model(20), sys.argv[1])  # 80 MB, and three times as much for gradients and states
+print("trained")
+"""
+
+
+def test_a_model_is_trained_where_the_plain_loop_has_too_little_memory() -> None:
+    plain = _run(_LIMITED, "plain")
+    assert plain.returncode != 0
+    assert "memory" in plain.stderr
+    offloaded = _run(_LIMITED, "offload")
+    assert offloaded.returncode == 0, offloaded.stderr
+    segments, peak_bytes = map(int, offloaded.stdout.splitlines()[-2].split())
+    assert segments > 4
+    assert peak_bytes <= 40_000_000
+    assert offloaded.stdout.endswith("trained\n")
