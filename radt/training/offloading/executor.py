@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,6 +128,7 @@ class Executor:
         budget: Counts the bytes there.
         draws: What a micro-batch draws.
         recompute: Whether backward passes compute segments again.
+        ahead: Whether the thread loads and updates while passes go on.
 
     Attributes:
         loads: How often each segment was loaded.
@@ -144,8 +145,10 @@ class Executor:
         budget: Budget,
         draws: Draws,
         recompute: bool,
+        ahead: bool,
     ) -> None:
         self._graph = graph
+        self._ahead = ahead
         self._segments = segments
         self._shared = shared
         self._loss = loss
@@ -245,7 +248,8 @@ class Executor:
                 self._backward(at, micros)
             self._hand_over(at)
         ends[-1].restore(self._device)
-        self._optimizer._opt_called = True  # type: ignore[attr-defined] # schedulers look here
+        # Its own step is never called, and schedulers would warn.
+        self._optimizer._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001
         self._metrics_of_step()
         return loss
 
@@ -471,6 +475,8 @@ class Executor:
     def _submit(self, task: Callable[[], None]) -> Future[None]:
         future = self._thread.submit(task)
         self._futures.append(future)
+        if not self._ahead:
+            self._await(future)
         return future
 
     def _load(self, at: int) -> None:
@@ -490,19 +496,21 @@ class Executor:
         if at not in self._loading:
             self._load(at)
         future = self._loading.pop(at)
-        if not future.done():
-            run = active_run()
-            begin_s = time.monotonic()
-            if run is None:
-                future.exception()
-            else:
-                with run.span("load segment"):
-                    future.exception()
-            self._wait_s += time.monotonic() - begin_s
+        self._await(future)
         self._settle()
         for block in self._segments[at].swapped:
             block.attach()
         self._resident.add(at)
+
+    def _await(self, future: Future[None]) -> None:
+        """Wait, and record how long."""
+        if future.done():
+            return
+        run = active_run()
+        begin_s = time.monotonic()
+        with nullcontext() if run is None else run.span("load segment"):
+            wait([future])
+        self._wait_s += time.monotonic() - begin_s
 
     def _settle(self) -> None:
         """Raise what failed in the thread, and forget what is done."""

@@ -47,6 +47,7 @@ def offload(
     blocks: Sequence[nn.Module] | None = None,
     folder: Path | str = _FOLDER,
     page_cache: bool = True,
+    ahead: bool = True,
     name: str = "offload",
 ) -> OffloadedStep:
     """Train with some of the parameters in memory; losses are those of the plain loop, bit by bit.
@@ -76,6 +77,8 @@ def offload(
         blocks: Modules that the model calls one after another, if it cannot be traced.
         folder: Where the file is, on a CPU.
         page_cache: Whether the kernel may cache the file in free memory.
+        ahead: False loads each segment when it is needed, to show what loading ahead is worth; the
+            plan expects True.
         name: Name of the job.
 
     Returns:
@@ -100,6 +103,7 @@ def offload(
             memory_bytes,
             accumulate if isinstance(accumulate, int) else None,
             recompute if isinstance(recompute, bool) else None,
+            ahead,
         )
     except BaseException:
         step.close()
@@ -157,6 +161,7 @@ class OffloadedStep:
         memory_bytes: int,
         accumulate: int | None,
         recompute: bool | None,
+        ahead: bool,
     ) -> None:
         """Move the parameters away, measure, and plan."""
         self._store.reserve()
@@ -216,6 +221,7 @@ class OffloadedStep:
             self._budget,
             measured.draws,
             self.plan.recompute,
+            ahead,
         )
 
     def __call__(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
