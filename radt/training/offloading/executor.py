@@ -208,6 +208,11 @@ class Executor:
             self._is_broken = True
             raise errors[0]
 
+    def wait(self) -> None:
+        """Wait for the last update."""
+        wait(self._futures)
+        self._settle()
+
     def counted_anew(self) -> None:
         """Count only what stays in memory, after all of it was replaced."""
         self._budget.used_bytes = self._resting_bytes

@@ -252,6 +252,10 @@ class OffloadedStep:
         """How often each segment was loaded."""
         return list(self._running().loads)
 
+    def wait(self) -> None:
+        """Wait until the first segment, the last one of a step, is updated: to time steps, say."""
+        self._running().wait()
+
     def close(self) -> None:
         """End the thread, give the model its parameters back, on the CPU, and free the store."""
         if self._is_closed:
