@@ -94,7 +94,7 @@ def _findings(
         f"Training {megabytes:.0f} MB of parameters within {_MEMORY_BYTES / 1e6:.0f} MB",
         ("way", "s a step", "speed", "lowest", "highest", "peak"),
         note=(
-            f"Speed: that of all in memory at the same C = 1, in pairs, median of {rounds} rounds "
+            f"Speed: against all in memory at the same C, in pairs, median of {rounds} rounds "
             "in turns. Peak: counted bytes of parameters, gradients, states and activations. "
             "FSDP2 on one CPU rank copies within memory: it saves none of it here."
         ),
