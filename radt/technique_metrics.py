@@ -32,7 +32,9 @@ TECHNIQUE_METRICS = (
     TechniqueMetric("validation.reached", "s", "duration until the last validation has ended"),
     TechniqueMetric("lease.wait", "s", "wait for the device since the value before"),
     TechniqueMetric("lease.handovers", "{handovers}", "handovers of the device since then"),
-    TechniqueMetric("offload.resident", "By", "parameters and gradients in the device's memory"),
+    TechniqueMetric(
+        "offload.resident", "By", "most counted bytes on the device since the value before"
+    ),
     TechniqueMetric("offload.wait", "s", "wait for segments to be loaded since the value before"),
     TechniqueMetric("averaging.time", "s", "duration of an averaging round"),
     TechniqueMetric("averaging.replicas", "{replicas}", "replicas that took part in the round"),

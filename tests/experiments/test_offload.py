@@ -13,7 +13,7 @@ from radt.nvml import Gpu
 from tests.support.bench import Bench
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "offload"
-TINY = "--width 64 --layers 6 --heads 2 --length 8 --tokens 32 --steps 2 --memory 1300KB"
+TINY = "--width 64 --layers 6 --heads 2 --length 8 --tokens 32 --steps 2 --memory 1500KB"
 
 
 def test_file_is_valid_on_a_machine_with_a_gpu() -> None:
@@ -45,8 +45,11 @@ def test_a_tiny_variant_has_the_same_losses_in_all_arms(bench: Bench) -> None:
             loss = reader.samples(run.run_id, series["loss"].series.series_no)
             losses.append(loss.values.tolist())
             if arm != "resident":
-                assert 0 < series["offload.resident"].maximum <= 1_300_000
+                assert 0 < series["offload.resident"].maximum <= 1_500_000
                 assert series["offload.wait"].minimum >= 0
-                assert series["counted_mb"].maximum <= 1.3
+                assert series["counted_mb"].maximum <= 1.5
+            names = [marker.name for marker in reader.markers([run.run_id])]
+            # Loaded when needed, each load is waited for.
+            assert ("load segment" in names) or arm != "needed"
     assert len(losses) == 4
     assert losses.count(losses[0]) == 4

@@ -551,8 +551,9 @@ class Executor:
             self._loading[0] = future
 
     def _metrics_of_step(self) -> None:
-        if self._metrics.record(resident=self._budget.used_bytes, wait=self._wait_s):
+        if self._metrics.record(resident=self._budget.recent_bytes, wait=self._wait_s):
             self._wait_s = 0.0
+            self._budget.restart_recent()
 
 
 def _version(value: Any) -> int:

@@ -199,7 +199,7 @@ class OffloadedStep:
             sum(buffer.nbytes for buffer in self._graph.model.buffers())
             + (0 if self._shared is None else self._shared.parameter_bytes)
         )
-        self._budget.peak_bytes = 0
+        self._budget.peak_bytes = self._budget.recent_bytes = 0
         ends = [0]
         for segment in self.plan.segments:
             ends.append(ends[-1] + len(segment.blocks))

@@ -82,11 +82,13 @@ class Budget:
         limit_bytes: What is allowed.
         used_bytes: What is in memory now.
         peak_bytes: The most that was.
+        recent_bytes: The most since `restart_recent`.
     """
 
     limit_bytes: int
     used_bytes: int = 0
     peak_bytes: int = 0
+    recent_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, byte_count: int) -> None:
@@ -105,6 +107,12 @@ class Budget:
                 )
             self.used_bytes += byte_count
             self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+            self.recent_bytes = max(self.recent_bytes, self.used_bytes)
+
+    def restart_recent(self) -> None:
+        """Look for the most from now on."""
+        with self._lock:
+            self.recent_bytes = self.used_bytes
 
     def give(self, byte_count: int) -> None:
         """Count bytes that are no longer used."""
