@@ -396,8 +396,12 @@ def _threads() -> list[str]:
 
 def _files_in(folder: Path) -> list[str]:
     """Files of this process in a folder, with or without a name."""
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in _descriptors()]
+    links = map(_target, _descriptors())
     return [*map(str, folder.iterdir()), *(link for link in links if str(folder) in link)]
+
+
+def _target(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _descriptors() -> Iterator[int]:
@@ -424,6 +428,20 @@ def test_nothing_is_left_after_close_or_an_exception(tmp_path: Path) -> None:
     assert not _threads()
     assert not _files_in(tmp_path)
     _plain(model, _ADAMW, batches)  # the model is a plain one again
+
+
+def test_an_error_in_the_loading_thread_ends_the_step(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    batches = _tokens(1, 2)
+    with (
+        pytest.raises(TrainingError, match=r"file in .* became shorter"),
+        _started(_Language(), batches, folder=tmp_path) as step,
+    ):
+        (file,) = (fd for fd in _descriptors() if _target(fd).startswith(str(tmp_path)))
+        os.truncate(f"/proc/self/fd/{file}", 0)
+        step(batches[0])
+    assert not _threads()
+    assert not _files_in(tmp_path)
 
 
 def test_training_goes_on_after_an_error_in_the_loss() -> None:
