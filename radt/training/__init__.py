@@ -12,10 +12,12 @@ from radt.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from radt.training.evaluation import Sums
+    from radt.training.averaging import ElasticAverager
     from radt.training.job import Job
     from radt.training.validation import OverlappedValidator, ValidationResult
 
 __all__ = [
+    "ElasticAverager",
     "Job",
     "OverlappedValidator",
     "Sums",
@@ -39,6 +41,7 @@ __all__ = [
 #: The module of each name; torch is imported with its first use.
 _MODULES = {
     "DeviceLease": "radt.training.lease",
+    "ElasticAverager": "radt.training.averaging",
     "Job": "radt.training.job",
     "OverlappedValidator": "radt.training.validation",
     "Sums": "radt.training.evaluation",

@@ -1,0 +1,155 @@
+"""Which replicas take part in a round: torchft's lighthouse, asked by its clients.
+
+Its `Manager` is not used: after a lost lighthouse it raises the same error at each later round, its
+server waits out the whole quorum's timeout, and it listens on all interfaces for nothing we need.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from torchft.coordination import LighthouseClient
+
+from radt.run.notices import say
+from radt.training.lighthouse import answers
+
+_BEAT_S = 0.25
+_BEAT_TIMEOUT = timedelta(seconds=2)
+_CONNECT_TIMEOUT = timedelta(seconds=5)
+#: Others are waited for as long as they live: theirs may be long steps.
+_ROUND_TIMEOUT = timedelta(hours=12)
+_RETRY_S = 0.2
+#: A lighthouse that was started again has to hear all who live before it closes a round.
+_HEARD_S = 6 * _BEAT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a replica tells the others before a round.
+
+    Attributes:
+        replica: Its id.
+        state_address: Where it gives its state.
+        store_address: Where its store is.
+        step: Rounds that it has behind it.
+        samples: Samples done since the last one.
+        mesh: Its connections; see `Exchange`.
+        mesh_size: How many replicas they connect.
+        settings: What has to be the same in all replicas.
+    """
+
+    replica: str
+    state_address: str
+    store_address: str
+    step: int
+    samples: int
+    mesh: str
+    mesh_size: int
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round: its name, and who takes part, in the same order for all."""
+
+    name: str
+    present: tuple[Presence, ...]
+
+    @property
+    def active(self) -> tuple[Presence, ...]:
+        """Those whose parameters are averaged; the others get the result from the first of them.
+
+        In a group's very first round this is one replica: all begin with its parameters.
+        """
+        alike = [one for one in self.present if one.settings == self.leading.settings]
+        latest = self.leading.step
+        return tuple(one for one in alike if one.step == latest) if latest else (self.leading,)
+
+    @property
+    def leading(self) -> Presence:
+        """The first replica that has all rounds behind it."""
+        return max(self.present, key=lambda one: one.step)  # the first of equals
+
+    @property
+    def samples(self) -> int:
+        """Samples of all active replicas since the last round."""
+        return sum(one.samples for one in self.active)
+
+
+class Attendance:
+    """A replica's place at the lighthouse: a thread sends heartbeats until `close`.
+
+    Args:
+        lighthouse: Address of the lighthouse, which answers.
+        group: Begins the replica's id.
+    """
+
+    def __init__(self, lighthouse: str, group: str) -> None:
+        self.replica = f"{group}:{uuid4().hex}"
+        self._lighthouse = lighthouse
+        self._client = LighthouseClient(lighthouse, connect_timeout=_CONNECT_TIMEOUT)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="radt-heartbeat", daemon=True)
+        self._thread.start()
+
+    def next_round(self, presence: Presence) -> Round:
+        """Wait until all replicas that live are at a round, and return it.
+
+        Waits for the lighthouse, too, if it is away.
+        """
+        told = False
+        while True:
+            try:
+                return self._ask(presence)
+            except (RuntimeError, TimeoutError) as error:
+                if not told:
+                    say(f"the lighthouse at {self._lighthouse} is away; the round waits: {error}")
+                    told = True
+            while not answers(self._lighthouse):
+                time.sleep(_RETRY_S)
+            time.sleep(_HEARD_S)
+
+    def close(self) -> None:
+        """Leave: the others go on without this replica once its heartbeats are missed."""
+        self._ended.set()
+        self._thread.join()
+
+    def _ask(self, presence: Presence) -> Round:
+        """Ask in a thread, so that Ctrl-C is heard while the main thread waits."""
+        answer: Future[Any] = Future()
+
+        def ask() -> None:
+            try:
+                quorum = self._client.quorum(
+                    replica_id=self.replica,
+                    timeout=_ROUND_TIMEOUT,
+                    address=presence.state_address,
+                    store_address=presence.store_address,
+                    step=presence.step,
+                    world_size=1,
+                    shrink_only=False,
+                    data=asdict(presence),
+                )
+                answer.set_result(quorum)
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="radt-round", daemon=True).start()
+        quorum = answer.result()
+        created = quorum.created
+        present = tuple(Presence(**member.data) for member in quorum.participants)
+        return Round(f"{created.seconds}.{created.nanos:09d}", present)
+
+    def _beat(self) -> None:
+        client = LighthouseClient(self._lighthouse, connect_timeout=_CONNECT_TIMEOUT)
+        while not self._ended.wait(_BEAT_S):
+            try:
+                client.heartbeat(self.replica, timeout=_BEAT_TIMEOUT)
+            except (RuntimeError, TimeoutError):
+                pass  # the lighthouse is away: the next round says so, and waits
