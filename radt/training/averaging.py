@@ -98,6 +98,8 @@ class ElasticAverager:
             raise UsageError(f"replicas is {replicas}, expected 1 or more")
         if not group:
             raise UsageError("the group has no name", 'name it, as in group="gpt"')
+        if lighthouse is not None and not lighthouse.startswith("http://"):
+            raise UsageError(f"lighthouse is {lighthouse!r}, expected http://HOST:PORT")
         self._job, self._global_batch, self._group = job, global_batch, group
         self._first_replicas, self._given_lighthouse = replicas, lighthouse
         self._timeout_s = timeout_s

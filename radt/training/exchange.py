@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroupGloo
-from torch.distributed.distributed_c10d import (  # type: ignore[attr-defined]
-    AllreduceOptions,
+from torch.distributed import (  # type: ignore[attr-defined]
     PrefixStore,
-    ReduceOp,
+    ProcessGroupGloo,
     TCPStore,
 )
+from torch.distributed.distributed_c10d import AllreduceOptions, ReduceOp
 
 #: A part of a sum that has to arrive within the timeout, however large the model is.
 _BUCKET_BYTES = 8 << 20

@@ -109,7 +109,7 @@ def lighthouse_address(group: str, given: str | None) -> str:
     address = None
     while time.monotonic() < deadline_s:
         address = fixed or _read(file)
-        if address is not None and answers(address):
+        if address is not None and _answers(address):
             return address
         time.sleep(_POLL_S)
     where = "was started on this machine" if address is None else f"answers at {address}"
@@ -120,7 +120,7 @@ def lighthouse_address(group: str, given: str | None) -> str:
     )
 
 
-def answers(address: str) -> bool:
+def _answers(address: str) -> bool:
     """Return whether something listens at the address."""
     parts = urlsplit(address)
     try:

@@ -6,6 +6,7 @@ server waits out the whole quorum's timeout, and it listens on all interfaces fo
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import Future
@@ -17,7 +18,6 @@ from uuid import uuid4
 from torchft.coordination import LighthouseClient
 
 from radt.run.notices import say
-from radt.training.lighthouse import answers
 
 _BEAT_S = 0.25
 _BEAT_TIMEOUT = timedelta(seconds=2)
@@ -93,7 +93,8 @@ class Attendance:
     def __init__(self, lighthouse: str, group: str) -> None:
         self.replica = f"{group}:{uuid4().hex}"
         self._lighthouse = lighthouse
-        self._client = LighthouseClient(lighthouse, connect_timeout=_CONNECT_TIMEOUT)
+        self._client: Any = LighthouseClient(lighthouse, connect_timeout=_CONNECT_TIMEOUT)
+        self._ask_after_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="radt-heartbeat", daemon=True)
         self._thread.start()
@@ -105,20 +106,21 @@ class Attendance:
         """
         told = False
         while True:
+            while time.monotonic() < self._ask_after_s:
+                time.sleep(_RETRY_S)
             try:
                 return self._ask(presence)
             except (RuntimeError, TimeoutError) as error:
+                self._ask_after_s = math.inf  # until a heartbeat is answered
                 if not told:
                     say(f"the lighthouse at {self._lighthouse} is away; the round waits: {error}")
                     told = True
-            while not answers(self._lighthouse):
-                time.sleep(_RETRY_S)
-            time.sleep(_HEARD_S)
 
     def close(self) -> None:
         """Leave: the others go on without this replica once its heartbeats are missed."""
         self._ended.set()
         self._thread.join()
+        self._client = None  # its threads end with it
 
     def _ask(self, presence: Presence) -> Round:
         """Ask in a thread, so that Ctrl-C is heard while the main thread waits."""
@@ -152,4 +154,7 @@ class Attendance:
             try:
                 client.heartbeat(self.replica, timeout=_BEAT_TIMEOUT)
             except (RuntimeError, TimeoutError):
-                pass  # the lighthouse is away: the next round says so, and waits
+                self._ask_after_s = math.inf
+                continue
+            if self._ask_after_s == math.inf:
+                self._ask_after_s = time.monotonic() + _HEARD_S

@@ -1,0 +1,265 @@
+"""Replicas of an `ElasticAverager` as processes that a test leads step by step, or lets run."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from radt.training import ElasticAverager, Job, meeting
+from radt.training.exchange import Exchange
+from tests.support.waiting import TIMEOUT_S, wait_until
+
+#: Forked from one server that has PyTorch already.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.support.averaging"])
+HEARTBEAT_S = 4.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a replica trains."""
+
+    group: str
+    place: int = 0
+    global_batch: int = 16
+    until: int = 64
+    replicas: int = 1
+    outer: bool = False
+    led: bool = True
+    features: int = 6
+    #: A method of `Exchange` at whose call it dies, once it has so many rounds behind it.
+    dies_at: str | None = None
+    dies_after: int = 1
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a replica tells."""
+
+    what: str
+    rounds: int = 0
+    samples: int = 0
+    replicas: int = 0
+    done: int = 0
+    plan: dict[str, Any] = field(default_factory=dict)
+    optimizer_steps: int = 0
+    learning_rate: float = 0.0
+    state: dict[str, Any] = field(default_factory=dict, repr=False)
+    text: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Bits of the model, parameters and buffers."""
+        return digest(self.state)
+
+
+def digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(b"".join(value.tobytes() for value in state.values())).hexdigest()[:16]
+
+
+def model(seed: int, features: int = 6) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(features, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Replica:
+    """A replica's process; ``with`` kills it if it still runs."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._connection, theirs = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(
+            target=_train, args=(setup, theirs, dict(os.environ)), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.said: list[Said] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.join()
+        self._connection.close()
+
+    def step(self, samples: int, then: str | None = None) -> Said:
+        """Let it train on so many samples; return what it has then, before they are counted."""
+        self._connection.send(samples)
+        trained = self.hear("step")
+        if then is not None:
+            self.hear(then)
+        return trained
+
+    def round(self) -> Said:
+        """Return what it has after the next round, to which it comes without doing anything."""
+        while (said := self.next()).what != "round":
+            assert said.what == "counted", said
+            self._connection.send(0)
+            self.hear("step")
+        return said
+
+    def leave(self) -> None:
+        """Let it leave the block."""
+        self._connection.send(None)
+
+    def hear(self, what: str) -> Said:
+        """Return the next thing that it tells, which must be this one."""
+        said = self.next()
+        assert said.what == what, said
+        return said
+
+    def next(self) -> Said:
+        """Return the next thing that it tells."""
+        assert self._connection.poll(TIMEOUT_S), "says nothing"
+        said: Said = self._connection.recv()
+        self.said.append(said)
+        return said
+
+    def hear_all(self) -> list[Said]:
+        """Return all that it tells until it ends."""
+        try:
+            while True:
+                assert self._connection.poll(TIMEOUT_S), "says nothing and does not end"
+                self.said.append(self._connection.recv())
+        except (EOFError, ConnectionResetError):
+            self.process.join(TIMEOUT_S)
+            return self.said
+
+
+class Lighthouse:
+    """A lighthouse that can be killed and started again."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "radt.training.lighthouse", "--group", self._group]
+        self.process = subprocess.Popen(
+            [*command, "--heartbeat", str(HEARTBEAT_S)], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        lines = iter(self.process.stderr)
+        while "lighthouse of group" not in (line := next(lines)):
+            assert re.match("radt: |.*(INFO|WARN)", line), line
+        threading.Thread(target=lambda: list(lines), daemon=True).start()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def new_group() -> str:
+    return uuid.uuid4().hex
+
+
+def _train(setup: Setup, connection: Connection, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    meeting.uuid4 = lambda: uuid.UUID(int=setup.place)  # the order of replicas
+    net = model(setup.place, setup.features)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+    job = Job("net", net, optimizer, nn.functional.mse_loss, scheduler=scheduler, schedule="step")
+    outer = partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True) if setup.outer else None
+    done = 0
+
+    def tell(what: str, text: str = "") -> None:
+        steps = [int(state["step"]) for state in optimizer.state_dict()["state"].values()]
+        connection.send(
+            Said(
+                what,
+                averager.rounds,
+                averager.samples,
+                averager.replicas,
+                done,
+                averager.plan,
+                max(steps, default=0),
+                optimizer.param_groups[0]["lr"],
+                {name: value.numpy().copy() for name, value in net.state_dict().items()},
+                text,
+            )
+        )
+
+    before = _left_behind()
+    averager = ElasticAverager(
+        job,
+        global_batch=setup.global_batch,
+        group=setup.group,
+        replicas=setup.replicas,
+        outer=outer,
+        plan={"of": setup.place},
+        timeout_s=20,
+    )
+    meeting.say = lambda text: tell("says", text)
+    if setup.dies_at is not None:
+        _die_at(setup.dies_at, lambda: averager.rounds == setup.dies_after)
+    torch.manual_seed(setup.place)
+    try:
+        with averager:
+            tell("joined")
+            while averager.samples < setup.until:
+                samples = connection.recv() if setup.led else 4
+                if samples is None:
+                    break
+                if samples:
+                    inputs = torch.randn(samples, setup.features)
+                    job.step((inputs, inputs[:, :2].sin()))
+                    done += samples
+                tell("step")
+                tell("round" if averager.did(samples) else "counted")
+    except Exception as error:  # noqa: BLE001 - the test judges it
+        tell("error", f"{type(error).__name__}: {error}")
+    else:
+        tell("end")
+    wait_until(lambda: _left_behind() == before, f"{_left_behind()} to be {before}")
+    tell("closed")
+
+
+def _die_at(method: str, now: Callable[[], bool]) -> None:
+    original = getattr(Exchange, method)
+
+    def dying(self: Exchange, *arguments: Any) -> Any:
+        has_told = not str(arguments).startswith("('ended/")  # after a round, before it tells
+        if now() and has_told:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, *arguments)
+
+    setattr(Exchange, method, dying)
+
+
+def _left_behind() -> list[int]:
+    """Return the numbers of threads, network sockets and child processes."""
+    this = psutil.Process()
+    # tokio keeps a pair of Unix sockets in every process that has used it once.
+    return [this.num_threads(), len(this.net_connections("inet")), len(this.children())]
+
+
+def mean_of(states: list[tuple[int, dict[str, Any]]], name: str) -> Tensor:
+    """Return the weighted mean of a tensor in double precision."""
+    total = sum(weight for weight, _ in states)
+    parts = [torch.from_numpy(state[name]).double() * weight for weight, state in states]
+    return torch.stack(parts).sum(0) / total

@@ -1,0 +1,246 @@
+"""`ElasticAverager` with real processes and a real lighthouse: averages, joins, deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import nn
+
+from radt.errors import TrainingError, UsageError
+from radt.training import ElasticAverager, Job, lighthouse
+from tests.support.averaging import (
+    Lighthouse,
+    Replica,
+    Setup,
+    mean_of,
+    model,
+    new_group,
+)
+
+PARAMETERS = [name for name, _ in model(0).named_parameters()]
+
+
+@pytest.fixture
+def group() -> Iterator[str]:
+    name = new_group()
+    with Lighthouse(name):
+        yield name
+
+
+def _started(stack: ExitStack, *setups: Setup) -> list[Replica]:
+    return [stack.enter_context(Replica(setup)) for setup in setups]
+
+
+def _pair(stack: ExitStack, group: str, *, outer: bool = False) -> list[Replica]:
+    both = _started(
+        stack, *(Setup(group, place, replicas=2, outer=outer, until=10**6) for place in range(2))
+    )
+    joined = [replica.hear("joined") for replica in both]
+    assert joined[0].digest == joined[1].digest  # that of the first one's model
+    assert joined[0].plan == joined[1].plan
+    return both
+
+
+def _let_leave(replicas: list[Replica]) -> None:
+    for replica in replicas:
+        replica.leave()
+    ends = [replica.hear_all()[-2:] for replica in replicas]
+    assert [[said.what for said in end] for end in ends] == [["end", "closed"]] * len(replicas)
+    assert len({end[0].digest for end in ends}) == 1
+
+
+@pytest.mark.parametrize("outer", [False, True], ids=["local SGD", "DiLoCo"])
+def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: bool) -> None:
+    with ExitStack() as stack:
+        one, other = _pair(stack, group, outer=outer)
+        anchor = [
+            nn.Parameter(torch.from_numpy(one.said[0].state[name].copy())) for name in PARAMETERS
+        ]
+        moving = torch.optim.SGD(anchor, lr=0.7, momentum=0.9, nesterov=True)
+        for samples_of_one, samples_of_other in ((12, 6), (3, 14)):
+            mine = one.step(samples_of_one, then="counted").state
+            theirs = other.step(samples_of_other).state  # now all have done enough
+            one.step(0)
+            ends = [replica.round() for replica in (one, other)]
+            assert ends[0].digest == ends[1].digest
+            states = [(samples_of_one, mine), (samples_of_other, theirs)]
+            for parameter, name in zip(anchor, PARAMETERS, strict=True):
+                parameter.grad = parameter.detach() - mean_of(states, name).float()
+            moving.step()
+            for parameter, (name, value) in zip(
+                [*anchor, *[None] * 3], ends[0].state.items(), strict=False
+            ):
+                expected = mean_of(states, name)
+                if outer and name in PARAMETERS:
+                    parameter = anchor[PARAMETERS.index(name)]
+                    expected = parameter.detach().double()
+                torch.testing.assert_close(
+                    torch.from_numpy(value).double(),
+                    expected.round() if value.dtype == "int64" else expected,
+                    rtol=1e-5,
+                    atol=1e-6,
+                )
+        assert [ends[0].rounds, ends[0].samples] == [2, 35]
+        _let_leave([one, other])
+
+
+def test_a_replica_that_did_nothing_changes_nothing(group: str) -> None:
+    with ExitStack() as stack:
+        one, other = _pair(stack, group)
+        before = other.step(3, then="counted")
+        other.leave()  # it calls the other one to a round of what is pending
+        assert one.step(0).digest != before.digest
+        assert one.round().digest == before.digest
+        assert [said.digest for said in other.hear_all()][-2:] == [before.digest] * 2
+        alone = one.step(17)
+        assert one.round().digest == alone.digest  # not even rounded
+        _let_leave([one])
+
+
+def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str) -> None:
+    with ExitStack() as stack:
+        first = _pair(stack, group)
+        for _ in range(3):
+            first[0].step(16)
+            first[1].step(0)
+            ends = [replica.round() for replica in first]
+        (joiner,) = _started(stack, Setup(group, 2, until=10**6))
+        samples = ends[0].samples
+        while ends[0].replicas < 3:  # at the first round after it has come
+            first[0].step(16)
+            first[1].step(0)
+            ends = [replica.round() for replica in first]
+            samples += 16
+        joined = joiner.hear("joined")
+        assert joined.digest == ends[0].digest
+        assert [joined.rounds, joined.samples] == [ends[0].rounds, samples]
+        assert joined.plan == ends[0].plan != {"of": 2}
+        assert joined.optimizer_steps == ends[0].optimizer_steps > 0
+        assert joined.learning_rate == ends[0].learning_rate < 0.05
+        everyone = [*first, joiner]
+        for replica, samples in zip(everyone, (0, 0, 16), strict=True):
+            replica.step(samples)
+        ends = [replica.round() for replica in everyone]
+        assert len({said.digest for said in ends}) == 1
+        _let_leave(everyone)
+
+
+@pytest.mark.parametrize(
+    ("place", "point"), [(0, "count"), (2, "connect"), (2, "sum"), (0, "confirm")]
+)
+def test_after_a_kill_the_others_repeat_at_most_that_round(
+    group: str, place: int, point: str
+) -> None:
+    after = 0 if point == "connect" else 1
+    common = Setup(group, replicas=3, until=100, led=False)
+    with ExitStack() as stack:
+        replicas = _started(
+            stack,
+            *(
+                Setup(
+                    **{
+                        **vars(common),
+                        "place": at,
+                        "dies_after": after,
+                        "dies_at": point if at == place else None,
+                    }
+                )
+                for at in range(3)
+            ),
+        )
+        for replica in replicas:
+            replica.hear_all()
+        killed = replicas.pop(place)
+        assert killed.process.exitcode == -9
+        ends = [replica.said[-2] for replica in replicas]
+        assert [end.what for end in ends] == ["end", "end"]
+        assert ends[0].digest == ends[1].digest
+        assert ends[0].samples == ends[1].samples >= 100
+        # Nothing of the survivors is lost, and of the killed one what it did in that round.
+        rounds = [said for said in killed.said if said.what == "round"]
+        kept = rounds[-1].done if rounds else 0
+        assert sum(end.done for end in ends) + kept == ends[0].samples
+
+
+def test_rounds_wait_for_a_lighthouse_that_is_started_again(group: str) -> None:
+    own = new_group()
+    with ExitStack() as stack:
+        beacon = stack.enter_context(Lighthouse(own))
+        one, other = _pair(stack, own)
+        for again in range(2):
+            mine = one.step(12, then="counted").state
+            beacon.kill()
+            theirs = other.step(4).state
+            assert "the round waits" in other.hear("says").text
+            beacon.start()
+            one.step(0)
+            ends = [replica.round() for replica in (one, other)]
+            assert ends[0].digest == ends[1].digest
+            assert ends[0].samples == 16 * (again + 1)
+            for name in PARAMETERS:
+                torch.testing.assert_close(
+                    torch.from_numpy(ends[0].state[name]).double(),
+                    mean_of([(12, mine), (4, theirs)], name),
+                    rtol=1e-5,
+                    atol=1e-6,
+                )
+        _let_leave([one, other])
+
+
+def test_another_model_is_refused_and_the_group_goes_on(group: str) -> None:
+    with ExitStack() as stack:
+        (one,) = _started(stack, Setup(group, 0, until=10**6))
+        one.hear("joined")
+        (other,) = _started(stack, Setup(group, 1, features=7))
+        said = []
+        while not other.process.exitcode and not said:
+            one.step(16)
+            if one.round().replicas == 2:
+                said = other.hear_all()
+        assert [item.what for item in said] == ["error", "closed"]
+        assert "TrainingError: this replica has global_batch 16, model" in said[0].text
+        one.step(16)
+        assert one.round().replicas == 1
+        _let_leave([one])
+
+
+def _job() -> Job:
+    net = model(0)
+    return Job("net", net, torch.optim.SGD(net.parameters(), 0.1), nn.functional.mse_loss)
+
+
+def test_a_lost_lighthouse_at_the_start_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lighthouse, "_START_S", 0.5)
+    with (
+        pytest.raises(TrainingError, match="no lighthouse of group 'gpt' was started"),
+        ElasticAverager(_job(), global_batch=8, group="gpt"),
+    ):
+        pass
+    with (
+        pytest.raises(TrainingError, match=r"answers at http://127\.0\.0\.1:1 within"),
+        ElasticAverager(_job(), global_batch=8, group="gpt", lighthouse="http://127.0.0.1:1"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"global_batch": 0, "group": "gpt"}, "global_batch is 0"),
+        ({"global_batch": 8, "group": ""}, "the group has no name"),
+        ({"global_batch": 8, "group": "gpt", "replicas": 0}, "replicas is 0"),
+        ({"global_batch": 8, "group": "gpt", "lighthouse": "nowhere"}, "nowhere"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ElasticAverager(_job(), **arguments)
+
+
+def test_negative_samples_are_refused() -> None:
+    averager = ElasticAverager(_job(), global_batch=8, group="gpt")
+    with pytest.raises(UsageError, match="samples is -1"):
+        averager.did(-1)
