@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -221,8 +222,9 @@ def replica(size: Size, options: argparse.Namespace) -> None:
     job = Job("copy", module, optimizer, functional.mse_loss)
     global_batch = size.rows * size.micro_batches
     late = bool(options.start_after)
+    stalls: list[float] = []
     with (
-        radt.Run() as run,
+        nullcontext() if options.json else radt.Run() as run,
         ElasticAverager(
             job, global_batch=global_batch, group="slow-network", replicas=1 if late else 3
         ) as averager,
@@ -233,11 +235,13 @@ def replica(size: Size, options: argparse.Namespace) -> None:
             done += 1
             began_s = time.monotonic()
             if averager.did(size.rows):
-                stall_s = time.monotonic() - began_s
-                values = {"stall": stall_s, "loss": loss, "replicas": float(averager.replicas)}
-                run.log_metrics(values, step=averager.rounds)
+                stalls.append(time.monotonic() - began_s)
+                if run is not None:
+                    run.log_metrics({"stall": stalls[-1], "loss": loss}, step=averager.rounds)
             if options.killed_in is not None and averager.rounds >= options.killed_in:
                 os.kill(os.getpid(), signal.SIGKILL)
+    if options.json:
+        sys.stdout.write(json.dumps(stalls) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""Full copies against pipelines over a shaped link, and how long survivors of a kill wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import Bar, Findings, Table
+from radt.training.lighthouse import HEARTBEAT_S
+from radt.training.traffic import Traffic
+
+_FOLDER = Path(__file__).parents[2] / "experiments" / "slow-network"
+_SLOW_MBIT = 25
+_TARGET = 4.0
+_MOST_OVER_S = 1.0
+_KILLED_IN = 2
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, a link and what a global batch sends over it."""
+
+    name: str
+    size: str
+    mbit: int
+    traffic: Traffic
+
+
+_SMALL = Traffic(1_052_672, 524_288, 16)
+_LARGE = Traffic(37_773_312, 786_432, 8)
+_CASES = (
+    Case("1.1 MB, 16 micro-batches, unshaped", "small", 0, _SMALL),
+    Case("1.1 MB, 16 micro-batches, 100 Mbit", "small", 100, _SMALL),
+    Case("1.1 MB, 16 micro-batches, 25 Mbit", "small", _SLOW_MBIT, _SMALL),
+    Case("38 MB, 8 micro-batches, 100 Mbit", "large", 100, _LARGE),
+)
+_ARMS = ("gpipe", "1f1b", "copies")
+
+
+def measure(rounds: int) -> Findings:
+    """Measure all arms in turns; needs root, `ip` and `tc`."""
+    if os.geteuid() != 0 or shutil.which("tc") is None:
+        bar = Bar("full copies over a slow link", "needs root and iproute2", held=False)
+        return Findings([], [bar])
+    times: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds):
+        for case in _CASES:
+            for arm in _ARMS:
+                times.setdefault((case.name, arm), []).append(_seconds(arm, case))
+    table = Table(
+        "A global batch on two machines, seconds; full copies are averaged within it",
+        ("model and link", "GPipe", "1F1B", "copies", "gain", "by bytes"),
+        note=f"Medians of {rounds} rounds in turns. Gain: the faster pipeline's time over that of "
+        "full copies. By bytes: bytes of a pipeline over bytes of an average.",
+    )
+    bars = []
+    for case in _CASES:
+        middle = {arm: statistics.median(times[case.name, arm]) for arm in _ARMS}
+        gain = min(middle["gpipe"], middle["1f1b"]) / middle["copies"]
+        by_bytes = case.traffic.pipeline_bytes / case.traffic.copies_bytes
+        cells = [f"{middle[arm]:.2f}" for arm in _ARMS]
+        table.rows.append((case.name, *cells, f"{gain:.1f}×", f"{by_bytes:.1f}×"))
+        if case.mbit == _SLOW_MBIT:
+            promise = f"{_SLOW_MBIT} Mbit: at least {_TARGET:.0f} times as fast as pipelines"
+            bars.append(Bar(promise, f"{gain:.1f}×", gain >= _TARGET))
+        if not case.traffic.copies_win:
+            predicted = "a case where pipelines win, and the planner says so"
+            bars.append(Bar(predicted, f"{gain:.1f}×", gain < 1))
+    stalls = [_stall_s() for _ in range(rounds)]
+    worst = max(stalls)
+    most_s = HEARTBEAT_S + _MOST_OVER_S
+    bars.append(
+        Bar(f"survivors of a kill wait at most {most_s:.0f} s", f"{worst:.1f} s", worst <= most_s)
+    )
+    return Findings([table], bars)
+
+
+def _seconds(arm: str, case: Case) -> float:
+    """Return the median time of a global batch."""
+    options = ["--arm", arm, "--size", case.size, "--mbit", str(case.mbit), "--json"]
+    found = json.loads(_run([*options, "--batches", "3"]))
+    return statistics.median(seconds for seconds, _, _ in found)
+
+
+def _stall_s() -> float:
+    """Return the longest round of the survivors when one of three replicas is killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "RADT_RUNTIME_DIR": folder}
+        lighthouse = subprocess.Popen(
+            [sys.executable, "-m", "radt.training.lighthouse", "--group", "slow-network"],
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        common = ["--arm", "replica", "--json", "--batches", str(_ROUNDS)]
+        command = [sys.executable, str(_FOLDER / "train.py"), *common]
+        replicas = [
+            subprocess.Popen(
+                [*command, *(["--killed-in", str(_KILLED_IN)] if place == 0 else [])],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for place in range(3)
+        ]
+        try:
+            ends = [replica.communicate()[0] for replica in replicas[1:]]
+            return max(max(json.loads(end)) for end in ends)
+        finally:
+            processes: list[subprocess.Popen[Any]] = [*replicas, lighthouse]
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def _run(options: list[str]) -> str:
+    command = [sys.executable, str(_FOLDER / "train.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
+    return done.stdout.splitlines()[-1]
