@@ -87,7 +87,7 @@ def measure(rounds: int) -> Findings:
 def _seconds(arm: str, case: Case) -> float:
     """Return the median time of a global batch."""
     options = ["--arm", arm, "--size", case.size, "--mbit", str(case.mbit), "--json"]
-    found = json.loads(_run([*options, "--batches", "3"]))
+    found: list[tuple[float, int, float]] = json.loads(_run([*options, "--batches", "3"]))
     return statistics.median(seconds for seconds, _, _ in found)
 
 
@@ -114,7 +114,7 @@ def _stall_s() -> float:
         ]
         try:
             ends = [replica.communicate()[0] for replica in replicas[1:]]
-            return max(max(json.loads(end)) for end in ends)
+            return max(float(max(json.loads(end))) for end in ends)
         finally:
             processes: list[subprocess.Popen[Any]] = [*replicas, lighthouse]
             for process in processes:

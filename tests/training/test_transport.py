@@ -1,0 +1,95 @@
+"""States travel between replicas as they are, and never as pickles."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radt.errors import TrainingError
+from radt.training.transport import StateServer, check_sendable, fetch, packed, unpacked
+
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+_TENSORS = st.builds(
+    lambda values, dtype: torch.tensor(values, dtype=dtype),
+    st.lists(st.integers(0, 100)),
+    st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.bool]),
+)
+_STATES = st.recursive(
+    _PLAIN | _TENSORS,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers(), inner)
+    ),
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other)) and type(one) is type(other)
+    return type(one) is type(other) and one == other
+
+
+@given(st.dictionaries(st.text(), _STATES))
+def test_states_come_back_as_they_were(state: dict[str, Any]) -> None:
+    check_sendable(state)
+    assert same(unpacked(packed(state)), state)
+
+
+def test_tied_and_strided_tensors_are_sent_by_value() -> None:
+    tied = torch.arange(12.0).view(3, 4)
+    state = {"one": tied, "same": tied, "turned": tied.t(), "part": tied[1:, ::2]}
+    assert same(unpacked(packed(state)), state)
+
+
+def test_what_cannot_be_sent_is_named_before_training() -> None:
+    with pytest.raises(TrainingError, match=r"state\['scheduler'\]\['rule'\] is a function"):
+        check_sendable({"scheduler": {"rule": same}})
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing", pickle.dumps({"a": 1}), packed({"a": 1})[:-1]])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(TrainingError, match="a peer sent a state that cannot be read"):
+        unpacked(data)
+
+
+def test_a_peer_waits_for_the_round_that_it_wants() -> None:
+    server = StateServer("127.0.0.1", 60.0)
+    found: list[dict[str, Any]] = []
+    peer = threading.Thread(target=lambda: found.append(fetch(server.address, "round 2", 60.0)))
+    try:
+        server.offer("round 1", {"of": 1})
+        peer.start()
+        server.offer("round 2", {"of": 2})
+        peer.join()
+        assert found == [{"of": 2}]
+    finally:
+        server.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "radt-state"]
+
+
+def test_a_peer_hears_that_a_round_will_not_end() -> None:
+    server = StateServer("127.0.0.1", 60.0)
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            fetch(server.address, "never", 60.0)
+        except OSError as error:
+            errors.append(error)
+
+    peer = threading.Thread(target=ask)
+    peer.start()
+    server.close()
+    peer.join()
+    assert len(errors) == 1
