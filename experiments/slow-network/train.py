@@ -155,7 +155,8 @@ def on_two_machines(
 ) -> list[tuple[float, int, float]]:
     """Return seconds, bytes sent by both, and loss of each global batch."""
     link.check()
-    context = multiprocessing.get_context("spawn")
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # the addresses have no names, it warns
+    context = multiprocessing.get_context("fork")
     ends, processes = [], []
     for rank in range(2):
         mine, theirs = context.Pipe()

@@ -55,6 +55,7 @@ def main() -> int:
 
 
 def _serve(group: str, port: int | None, heartbeat_s: float) -> int:
+    os.environ.setdefault("RUST_LOG", "warn")  # torchft's notes on each request otherwise
     try:
         from torchft.coordination import LighthouseServer
     except ModuleNotFoundError as error:

@@ -7,6 +7,7 @@ server waits out the whole quorum's timeout, and it listens on all interfaces fo
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -14,6 +15,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
+
+os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when imported, and is chatty
 
 from torchft.coordination import LighthouseClient
 
@@ -106,15 +109,15 @@ class Attendance:
         """
         told = False
         while True:
-            while time.monotonic() < self._ask_after_s:
+            while time.monotonic() < (ask_after_s := self._ask_after_s):
+                if ask_after_s == math.inf and not told:
+                    say(f"the lighthouse at {self._lighthouse} does not answer; the round waits")
+                    told = True
                 time.sleep(_RETRY_S)
             try:
                 return self._ask(presence)
-            except (RuntimeError, TimeoutError) as error:
+            except (RuntimeError, TimeoutError):
                 self._ask_after_s = math.inf  # until a heartbeat is answered
-                if not told:
-                    say(f"the lighthouse at {self._lighthouse} is away; the round waits: {error}")
-                    told = True
 
     def close(self) -> None:
         """Leave: the others go on without this replica once its heartbeats are missed."""
