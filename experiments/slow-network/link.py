@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns that addresses have no names
 _CLONE_NEWNET = 0x40000000
 _DEVICE = "radt-link"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from radt.errors import MissingPackageError, TrainingError, UsageError
+from radt.errors import MissingPackageError, TrainingError, UsageError, described
+from radt.run.notices import say
 from radt.run.paced import PacedMetrics
 from radt.run.run import active_run
 from radt.training.job import Job
@@ -34,6 +35,8 @@ except ModuleNotFoundError as error:
 _POLL_S = 0.1
 #: A replica that leaves lets the others finish the round before it closes its connections.
 _LEAVE_S = 10.0
+#: Each failure is a replica that is gone. More in a row are none: something else is wrong.
+_MOST_FAILURES = 10
 
 
 class ElasticAverager:
@@ -112,6 +115,7 @@ class ElasticAverager:
         self._outer = outer(self._anchor) if outer else None
         self._step = 0  # rounds, those of replicas that only joined included
         self._pending = 0  # samples since the last round
+        self._failures = 0  # in a row
         self._round = Round("", ())
         self._metrics = PacedMetrics("averaging")
         self._closing: list[Callable[[], None]] = []
@@ -178,6 +182,8 @@ class ElasticAverager:
         """
         if samples < 0:
             raise UsageError(f"samples is {samples}, expected 0 or more")
+        if not self._closing:
+            raise UsageError("the averager is not in use", "call did() within its with block")
         self._pending += samples
         counted = add_quietly(self._exchange, self._samples_key, samples)
         if counted is not None and counted < self._global_batch:
@@ -231,38 +237,61 @@ class ElasticAverager:
                 "of another name",
             )
         active = [one.replica for one in meeting.active]
+        me = self._attendance.replica
+        rank = active.index(me) if me in active else None
+        means = state = None
         try:
             self._exchange.use_store(meeting.present[0].store_address)
-            if self._attendance.replica in active:
-                self._average(meeting, active.index(self._attendance.replica))
-            else:
-                self._load(fetch(leading.state_address, meeting.name, self._timeout_s))
-        except (RuntimeError, OSError):
-            # A replica is gone. Some may have the result; they come to the next round soon.
-            self._exchange.disconnect()
-            self._call_others()
+            if rank is None:
+                state = fetch(leading.state_address, meeting.name, self._timeout_s)
+            elif meeting.samples:
+                means = self._means(meeting, rank)
+        except (RuntimeError, OSError) as error:
+            self._repeat(error)
             return False
+        self._failures = 0
+        if state is not None:
+            self._load(state)
+        else:
+            self._step += 1
+        if means is not None:
+            self._take(means)
+            self.rounds += 1
+            self.samples += meeting.samples
+        if rank == 0 and len(active) < len(meeting.present):
+            self._server.offer(meeting.name, self._state())
         self._pending = 0
         self.replicas = len(meeting.present)
         add_quietly(self._exchange, self._ended_key, 1)
         return True
 
-    def _average(self, meeting: Round, rank: int) -> None:
-        active, total = meeting.active, meeting.samples
-        if total:
-            exchange = self._exchange if len(active) > 1 else None
-            if exchange is not None and not _connected(active):
-                exchange.connect(meeting.name, rank, len(active))
-            weight = self._pending / total
-            means = averaged([*self._parameters, *self._buffers], weight, exchange)
-            if exchange is not None:
-                exchange.confirm()
-            self._take(means)
-            self.rounds += 1
-            self.samples += total
-        self._step += 1
-        if rank == 0 and len(active) < len(meeting.present):
-            self._server.offer(meeting.name, self._state())
+    def _repeat(self, error: Exception) -> None:
+        """Get ready to repeat a round: a replica is gone, or silent.
+
+        Some of the others may have the round's result; they are called to the next one.
+        """
+        self._failures += 1
+        if self._failures == _MOST_FAILURES:
+            raise TrainingError(
+                f"{_MOST_FAILURES} rounds of group {self._group!r} failed one after another, the "
+                f"last one by {described(error)}",
+                "Check that the machines reach each other on all ports",
+            ) from error
+        say(f"a round of group {self._group!r} is repeated: {described(error)}")
+        self._exchange.disconnect()
+        self._call_others()
+
+    def _means(self, meeting: Round, rank: int) -> list[Tensor]:
+        active = meeting.active
+        weight = self._pending / meeting.samples
+        tensors = [*self._parameters, *self._buffers]
+        if len(active) == 1:
+            return averaged(tensors, weight, None)
+        if not _connected(active):
+            self._exchange.connect(meeting.name, rank, len(active))
+        means = averaged(tensors, weight, self._exchange)
+        self._exchange.confirm()
+        return means
 
     @torch.no_grad()
     def _take(self, means: list[Tensor]) -> None:
@@ -294,7 +323,8 @@ class ElasticAverager:
         ]
         model = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:8]
         outer = "" if self._outer is None else f", outer {type(self._outer).__name__}"
-        return f"global_batch {self._global_batch}, model {model}{outer}"
+        optimizer = type(self._job.optimizer).__name__
+        return f"global_batch {self._global_batch}, model {model}, {optimizer}{outer}"
 
     def _state(self) -> State:
         """Return what a replica that joins goes on with."""

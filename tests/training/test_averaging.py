@@ -240,7 +240,9 @@ def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -
         ElasticAverager(_job(), **arguments)
 
 
-def test_negative_samples_are_refused() -> None:
+def test_samples_are_counted_within_the_block() -> None:
     averager = ElasticAverager(_job(), global_batch=8, group="gpt")
     with pytest.raises(UsageError, match="samples is -1"):
         averager.did(-1)
+    with pytest.raises(UsageError, match="not in use"):
+        averager.did(1)

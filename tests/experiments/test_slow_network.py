@@ -1,0 +1,92 @@
+"""experiments/slow-network: its files are valid, links carry what they should, replicas change."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radt.experiment.devices import Machine
+from radt.experiment.source import open_source
+from radt.listeners import registry
+from tests.support.bench import Bench
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "slow-network"
+ARMS = ("gpipe", "1f1b", "copies")
+
+
+def _namespaces() -> bool:
+    """Whether this user may make network namespaces, with a shaped link."""
+    if os.geteuid() != 0 or shutil.which("tc") is None or shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "--net", "true"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["experiment.csv", "cpu.csv"])
+def test_every_link_has_every_way(name: str, tmp_path: Path) -> None:
+    for file in ("train.py", "link.py", name):
+        shutil.copy(FOLDER / file, tmp_path)
+    plan = open_source(tmp_path / name).plan(Machine(2), registry.load())
+    labels = {workload.label for workload in plan.workloads}
+    assert labels == {
+        *(f"{arm} {rate}" for arm in ARMS for rate in ("none", "100", "25")),
+        *(f"{arm} {case}" for arm in ("gpipe", "copies") for case in ("few", "large")),
+        "kill and join",
+    }
+    (changing,) = (workload for workload in plan.workloads if workload.label == "kill and join")
+    assert [len(changing.runs), len(changing.trained)] == [5, 4]
+
+
+@pytest.mark.skipif(not _namespaces(), reason="needs root, iproute2 and network namespaces")
+@pytest.mark.parametrize("arm", ARMS)
+def test_tiny_runs_send_what_the_planner_counts(arm: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "train.py"), "--arm", arm, "--size", "tiny"]
+    done = subprocess.run(
+        [*command, "--mbit", "100", "--batches", "2", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 2
+    # 4 micro-batches of 1,024 bytes there and back; or 8,448 bytes of parameters by each of two.
+    least = 2 * 4 * 1024 if arm != "copies" else 2 * 8448
+    assert all(least < sent < 3 * least + 40_000 for _, sent, _ in found)
+
+
+def test_without_root_it_says_so(tmp_path: Path) -> None:
+    script = "import os, sys; os.geteuid = lambda: 1; sys.path.insert(0, sys.argv[1]); "
+    script += "import link; link.check()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(FOLDER)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "only root may ask" in done.stderr
+
+
+def test_a_workload_goes_on_when_a_replica_is_killed_and_another_one_joins(bench: Bench) -> None:
+    for file in ("train.py", "link.py"):
+        shutil.copy(FOLDER / file, bench.folder)
+    header, *lines = (FOLDER / "cpu.csv").read_text(encoding="utf-8").splitlines()[1:]
+    rows = [line for line in lines if "kill and join" in line]
+    rows = [row.replace("--arm replica", "--arm replica --size tiny") for row in rows]
+    file = bench.experiment("\n".join([header, *rows]) + "\n")
+    bench.radt("experiment.csv", "--quiet")
+    rows_after = bench.rows(file)
+    assert [row["Status"] for row in rows_after] == ["FINISHED"] * 5
+    replicas = [row["Run"] for row in rows_after if row["Name"] == "replica"]
+    with bench.reader as reader:
+        for run_id in replicas:
+            found = {series.metric: series for series in reader.series([run_id])}
+            assert {"averaging.time", "averaging.replicas", "stall", "loss"} <= set(found)
+            steps = reader.samples(run_id, found["stall"].series_no).steps
+            assert steps is not None
+            assert steps.tolist() == list(range(1, 41))
