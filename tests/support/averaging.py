@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
 import psutil
@@ -81,7 +81,7 @@ class Replica:
     """A replica's process; ``with`` kills it if it still runs."""
 
     def __init__(self, setup: Setup) -> None:
-        self._connection, theirs = _CONTEXT.Pipe()
+        self.connection, theirs = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(
             target=_train, args=(setup, theirs, dict(os.environ)), daemon=True
         )
@@ -95,27 +95,19 @@ class Replica:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.join()
-        self._connection.close()
+        self.connection.close()
 
     def step(self, samples: int, then: str | None = None) -> Said:
         """Let it train on so many samples; return what it has then, before they are counted."""
-        self._connection.send(samples)
+        self.connection.send(samples)
         trained = self.hear("step")
         if then is not None:
             self.hear(then)
         return trained
 
-    def round(self) -> Said:
-        """Return what it has after the next round, to which it comes without doing anything."""
-        while (said := self.next()).what != "round":
-            assert said.what == "counted", said
-            self._connection.send(0)
-            self.hear("step")
-        return said
-
     def leave(self) -> None:
         """Let it leave the block."""
-        self._connection.send(None)
+        self.connection.send(None)
 
     def hear(self, what: str) -> Said:
         """Return the next thing that it tells, which must be this one."""
@@ -125,8 +117,8 @@ class Replica:
 
     def next(self) -> Said:
         """Return the next thing that it tells."""
-        assert self._connection.poll(TIMEOUT_S), "says nothing"
-        said: Said = self._connection.recv()
+        assert self.connection.poll(TIMEOUT_S), "says nothing"
+        said: Said = self.connection.recv()
         self.said.append(said)
         return said
 
@@ -134,11 +126,29 @@ class Replica:
         """Return all that it tells until it ends."""
         try:
             while True:
-                assert self._connection.poll(TIMEOUT_S), "says nothing and does not end"
-                self.said.append(self._connection.recv())
+                assert self.connection.poll(TIMEOUT_S), "says nothing and does not end"
+                self.said.append(self.connection.recv())
         except (EOFError, ConnectionResetError):
             self.process.join(TIMEOUT_S)
             return self.said
+
+
+def next_round(*replicas: Replica) -> list[Said]:
+    """Return what each has after the next round, to which all come without doing anything."""
+    found: dict[Connection, Said] = {}
+    coming = {replica.connection: replica for replica in replicas}
+    while len(found) < len(replicas):
+        ready = wait([each for each in coming if each not in found], TIMEOUT_S)
+        assert ready, "no round"
+        for connection in ready:
+            said = coming[connection].next()
+            if said.what == "round":
+                found[connection] = said
+            elif said.what == "counted":
+                connection.send(0)
+            else:
+                assert said.what in {"step", "says"}, said
+    return [found[connection] for connection in coming]
 
 
 class Lighthouse:

@@ -18,6 +18,7 @@ from tests.support.averaging import (
     mean_of,
     model,
     new_group,
+    next_round,
 )
 
 PARAMETERS = [name for name, _ in model(0).named_parameters()]
@@ -64,7 +65,7 @@ def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: boo
             mine = one.step(samples_of_one, then="counted").state
             theirs = other.step(samples_of_other).state  # now all have done enough
             one.step(0)
-            ends = [replica.round() for replica in (one, other)]
+            ends = next_round(one, other)
             assert ends[0].digest == ends[1].digest
             states = [(samples_of_one, mine), (samples_of_other, theirs)]
             for parameter, name in zip(anchor, PARAMETERS, strict=True):
@@ -93,10 +94,10 @@ def test_a_replica_that_did_nothing_changes_nothing(group: str) -> None:
         before = other.step(3, then="counted")
         other.leave()  # it calls the other one to a round of what is pending
         assert one.step(0).digest != before.digest
-        assert one.round().digest == before.digest
+        assert next_round(one)[0].digest == before.digest
         assert [said.digest for said in other.hear_all()][-2:] == [before.digest] * 2
         alone = one.step(17)
-        assert one.round().digest == alone.digest  # not even rounded
+        assert next_round(one)[0].digest == alone.digest  # not even rounded
         _let_leave([one])
 
 
@@ -106,13 +107,13 @@ def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str
         for _ in range(3):
             first[0].step(16)
             first[1].step(0)
-            ends = [replica.round() for replica in first]
+            ends = next_round(*first)
         (joiner,) = _started(stack, Setup(group, 2, until=10**6))
         samples = ends[0].samples
         while ends[0].replicas < 3:  # at the first round after it has come
             first[0].step(16)
             first[1].step(0)
-            ends = [replica.round() for replica in first]
+            ends = next_round(*first)
             samples += 16
         joined = joiner.hear("joined")
         assert joined.digest == ends[0].digest
@@ -123,7 +124,7 @@ def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str
         everyone = [*first, joiner]
         for replica, samples in zip(everyone, (0, 0, 16), strict=True):
             replica.step(samples)
-        ends = [replica.round() for replica in everyone]
+        ends = next_round(*everyone)
         assert len({said.digest for said in ends}) == 1
         _let_leave(everyone)
 
@@ -177,7 +178,7 @@ def test_rounds_wait_for_a_lighthouse_that_is_started_again(group: str) -> None:
             assert "the round waits" in other.hear("says").text
             beacon.start()
             one.step(0)
-            ends = [replica.round() for replica in (one, other)]
+            ends = next_round(one, other)
             assert ends[0].digest == ends[1].digest
             assert ends[0].samples == 16 * (again + 1)
             for name in PARAMETERS:
@@ -198,12 +199,12 @@ def test_another_model_is_refused_and_the_group_goes_on(group: str) -> None:
         said = []
         while not other.process.exitcode and not said:
             one.step(16)
-            if one.round().replicas == 2:
+            if next_round(one)[0].replicas == 2:
                 said = other.hear_all()
         assert [item.what for item in said] == ["error", "closed"]
         assert "TrainingError: this replica has global_batch 16, model" in said[0].text
         one.step(16)
-        assert one.round().replicas == 1
+        assert next_round(one)[0].replicas == 1
         _let_leave([one])
 
 
