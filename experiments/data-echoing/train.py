@@ -94,6 +94,13 @@ def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     return right / len(labels)
 
 
+def stacked(dataset: images.Jpegs, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return all samples, decoded and unaugmented, and their labels."""
+    decoded = [images.plain(dataset[at]) for at in range(len(dataset))]
+    labels = torch.tensor([label for _, label in decoded], device=device)
+    return torch.stack([image for image, _ in decoded]).to(device), labels
+
+
 class Unaugmented(Dataset[Any]):
     """Samples that are augmented when they are decoded: every reuse is the same."""
 
@@ -116,6 +123,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", default="generated", help="or cifar10=FOLDER")
     parser.add_argument("--samples", type=int, default=600, help="generated ones to train on")
     parser.add_argument("--validation-samples", type=int, default=1000)
+    parser.add_argument(
+        "--test-samples", type=int, default=0, help="generated ones, for a last accuracy"
+    )
     parser.add_argument("--edge", type=int, default=128, help="pixels of a generated image")
     parser.add_argument("--batch-size", type=int, default=50)
     parser.add_argument("--buffer", type=int, default=1, help="batches in a fill")
@@ -146,9 +156,7 @@ def main() -> None:
         augment = images.augment_and_mirror
     is_immediate = args.arm is Arm.IMMEDIATE
     dataset = Unaugmented(train, augment, args.seed) if is_immediate else train
-    decoded = [images.plain(validation[at]) for at in range(len(validation))]
-    inputs = torch.stack([image for image, _ in decoded]).to(device)
-    labels = torch.tensor([label for _, label in decoded], device=device)
+    inputs, labels = stacked(validation, device)
     model = network(args.width).to(device)
     plan = stages(args.arm, args)
 
@@ -190,6 +198,11 @@ def main() -> None:
                 run.log_metrics({"accuracy": value, "loss": loss.item()}, step=epochs)
                 print(f"epoch {epochs}  accuracy {value:.3f}  loss {loss.item():.3f}", flush=True)
         print(f"decoded {loader.decoded}  echoed {loader.echoed}  accuracy {value:.4f}")
+        if args.test_samples:
+            test = stacked(images.generated(args.test_samples, args.edge, seed=2), device)
+            value = accuracy(model, *test)
+            run.log_metrics({"test_accuracy": value}, step=epochs)
+            print(f"test accuracy {value:.4f}")
 
 
 if __name__ == "__main__":
