@@ -12,6 +12,7 @@ from radt.analysis.advice_facts import Facts
 from radt.analysis.advice_measurements import Measurements, read_measurements
 from radt.analysis.advice_model import Prediction, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy, Predictor, compare
+from radt.analysis.advice_techniques import Technique, techniques_of
 from radt.analysis.advice_waiting import Waiting, waiting_of
 from radt.analysis.baselines import BaselineKey
 from radt.analysis.memory_fit import DEFAULT_MARGIN
@@ -43,8 +44,8 @@ class MissingMeasurement:
 class Advice:
     """Advice on an experiment.
 
-    ``needs`` are missing measurements, ``waiting`` the runs that wait for data. `is_refused` is
-    true if no prediction has numbers.
+    ``needs`` are missing measurements, ``waiting`` the runs that wait for data, ``techniques`` what
+    else may help. `is_refused` is true if no prediction has numbers and no technique may help.
     """
 
     measurements: Measurements
@@ -57,10 +58,13 @@ class Advice:
     planned: PlannedRows = field(default_factory=PlannedRows)
     notes: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    techniques: tuple[Technique, ...] = ()
 
     @property
     def is_refused(self) -> bool:
-        return not any(prediction.slowdowns for prediction in self.predictions)
+        return not self.techniques and not any(
+            prediction.slowdowns for prediction in self.predictions
+        )
 
 
 def advise(
@@ -107,6 +111,7 @@ def advise(
         planned,
         tuple(_notes(measurements, solos)),
         tuple(waiting_of(solos, predictions, recommendations)),
+        tuple(techniques_of(reader, measurements, predictions)),
     )
 
 

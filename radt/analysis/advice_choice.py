@@ -367,6 +367,31 @@ class Rule(Enum):
         "for workers that load meanwhile; radt does not know whether a step still teaches as much",
         page="Data echoing",
     )
+    OVERLAP_VALIDATION = Guideline(
+        "validate beside the next epoch's training",
+        condition="radt does not know whether a core, or room on the GPU, is free meanwhile, nor "
+        "whether the next epoch depends on the result, as early stopping does",
+        page="Overlapped validation",
+    )
+    ONE_PROCESS = Guideline(
+        "train several models in one process",
+        condition="start-up counts until the first epoch, and what each model needs of it again is "
+        "not saved; radt does not know whether models have equal structures, which fusing needs, "
+        "nor whether one may wait for the others",
+        page="Many models",
+    )
+    LEASE = Guideline(
+        "give requests the device between segments of the training",
+        condition="the longest segment is not known before the model is measured, nor how much "
+        "slower the training becomes; the processes have to be able to change",
+        page="Preemption",
+    )
+    OFFLOAD = Guideline(
+        "keep only a part of the parameters on the device",
+        condition="radt does not know how much of the memory are parameters and optimiser states, "
+        "nor whether they can be loaded while others compute; activations stay",
+        page="Offload",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class Measurements:
         records: The newest run of each model, alone or not, with its parameters.
         left_out: Sentences on runs and models that are left out.
         labels: Labels of all workloads.
+        report: All of its workloads, those with services, too.
     """
 
     experiment: str
@@ -62,6 +63,7 @@ class Measurements:
     records: Mapping[BaselineKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     labels: frozenset[str] = frozenset()
+    report: Report = field(default_factory=lambda: Report(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,10 @@ def read_measurements(
     Raises:
         StoreError: The store cannot be read.
     """
-    report = read_report(reader, experiment)
-    served = [workload for workload in report.workloads if workload.is_served]
+    whole = read_report(reader, experiment)
+    served = [workload for workload in whole.workloads if workload.is_served]
     report = replace(
-        report, workloads=[workload for workload in report.workloads if not workload.is_served]
+        whole, workloads=[workload for workload in whole.workloads if not workload.is_served]
     )
     runs = [
         row.run for workload in report.workloads for group in workload.groups for row in group.runs
@@ -143,7 +145,8 @@ def read_measurements(
         missing,
         records,
         tuple(left_out),
-        frozenset(workload.label for workload in (*report.workloads, *served)),
+        frozenset(workload.label for workload in whole.workloads),
+        whole,
     )
 
 

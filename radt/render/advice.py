@@ -10,6 +10,7 @@ from radt.analysis.advice import Advice
 from radt.analysis.advice_choice import Reason, Recommendation
 from radt.analysis.advice_model import Fit, Method, Prediction, Range, Resource, Solo
 from radt.analysis.advice_prediction import Accuracy
+from radt.analysis.advice_techniques import Technique
 from radt.analysis.advice_waiting import Waiting
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.report_json import json_text
@@ -28,15 +29,14 @@ def advice_document(advice: Advice, *, all_of_them: bool = False) -> Document:
     )
     recommended = advice.recommendations if all_of_them else advice.recommendations[:_RECOMMENDED]
     hidden = len(advice.recommendations) - len(recommended)
+    most = len(advice.waiting) + len(advice.techniques) if all_of_them else _RECOMMENDED
     predictions = list(advice.predictions) if all_of_them else _telling(advice)[:_ROWS]
     blocks: list[Block] = [
         Notes([Note(text) for text in _places(advice)]),
         _solo_table(solos if all_of_them else solos[:_ROWS]),
         Notes([*map(_recommendation, recommended), *_hidden(hidden)], "Recommendations"),
-        Notes(
-            _waiting(advice.waiting, len(advice.waiting) if all_of_them else _RECOMMENDED),
-            "Waiting for data",
-        ),
+        Notes(_bounded(advice.waiting, most), "Waiting for data"),
+        Notes(_bounded(advice.techniques, most), "Techniques that may help"),
         _prediction_table(predictions),
     ]
     if predictions:
@@ -130,26 +130,28 @@ def _recommendation(recommendation: Recommendation) -> Note:
     return Note(text, Tone.STRONG, details=reasons)
 
 
-def _waiting(waiting: Sequence[Waiting], most: int) -> list[Note]:
-    """Return notes on runs that wait for data, those with the highest bounds first.
+def _bounded(given: Sequence[Waiting | Technique], most: int) -> list[Note]:
+    """Return notes on runs that a technique may help, those with the highest bounds first.
 
     What the bounds assume follows once for all.
     """
-    shown = sorted(waiting, key=lambda one: -one.at_most)[:most]
-    notes = [Note(_waiting_text(one), Tone.STRONG, details=[one.reason.text]) for one in shown]
+    shown = sorted(given, key=lambda one: -(one.at_most or 0.0))[:most]
+    notes = [Note(_observed(one), Tone.STRONG, details=[one.reason.text]) for one in shown]
     for rule in dict.fromkeys(one.reason.rule for one in shown):
         guideline = rule.value
         heading = guideline.text[0].upper() + guideline.text[1:]
         text = f"{heading}: {guideline.condition}. See “{guideline.page}”"
         notes.append(Note(f"{text} in the documentation.", Tone.DIM))
-    return [*notes, *_hidden(len(waiting) - len(shown))]
+    return [*notes, *_hidden(len(given) - len(shown))]
 
 
-def _waiting_text(waiting: Waiting) -> str:
+def _observed(given: Waiting | Technique) -> str:
     """Return ``2 × resnet26 + resnet50: resnet50 waits 40 % of its steps' time alone``."""
-    who = "" if waiting.subject == waiting.model else f"{waiting.model} "
-    alone = " alone" if waiting.is_alone else ""
-    return f"{waiting.subject}: {who}waits {units.percent(waiting.share)} of its steps' time{alone}"
+    if isinstance(given, Technique):
+        return f"{given.subject}: {given.observation}"
+    who = "" if given.subject == given.model else f"{given.model} "
+    alone = " alone" if given.is_alone else ""
+    return f"{given.subject}: {who}waits {units.percent(given.share)} of its steps' time{alone}"
 
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
@@ -346,6 +348,15 @@ def advice_json(advice: Advice) -> str:
                 "reasons": [_reason_json(waiting.reason)],
             }
             for waiting in advice.waiting
+        ],
+        "techniques": [
+            {
+                "for": technique.subject,
+                "observed": technique.observation,
+                "at_most": technique.at_most,
+                "reasons": [_reason_json(technique.reason)],
+            }
+            for technique in advice.techniques
         ],
         "predictions": [_prediction_json(prediction) for prediction in advice.predictions],
         "accuracy": {
