@@ -230,8 +230,9 @@ def _bounds_one_after_the_other(
     known = [courses[solo.run_id] for solo in solos]
     starts_s = [course.start_up_s for course in known if course.start_up_s is not None]
     total_s = sum(course.duration_s for course in known)
-    if starts_s and total_s > 0:
-        bounds["by starting once"] = total_s / (total_s - sum(starts_s) + max(starts_s))
+    saved_s = sum(starts_s) - max(starts_s, default=0.0)
+    if saved_s > 0:
+        bounds["by starting once"] = total_s / (total_s - saved_s)
     (_, alike), *_ = Counter(solo.key.file for solo in solos).most_common(1)
     if alike > 1:
         bounds[f"for {alike} runs of one script if fused"] = float(alike)
