@@ -134,6 +134,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--fresh-epochs", type=int, default=16)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--finetune-lr", type=float, default=0.05)
+    parser.add_argument(
+        "--one-cycle", action="store_true", help="one cycle of the rate over both stages"
+    )
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -172,14 +175,16 @@ def main() -> None:
     ) as loader:  # fmt: skip
         run.log_params({"arm": args.arm.value, "seed": args.seed, "device": str(device)})
         epochs = 0
-        for number, stage in enumerate(plan):
+        all_steps = [stage.uses_of_each_sample * len(train) // args.batch_size for stage in plan]
+        for number, (stage, steps) in enumerate(zip(plan, all_steps, strict=True)):
             if number:
                 loader.finetune()
-            steps = stage.uses_of_each_sample * len(train) // args.batch_size
-            optimiser = torch.optim.SGD(
-                model.parameters(), stage.peak, momentum=0.9, weight_decay=5e-4
-            )
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, stage.peak, steps)
+            if not number or not args.one_cycle:
+                optimiser = torch.optim.SGD(
+                    model.parameters(), stage.peak, momentum=0.9, weight_decay=5e-4
+                )
+                length = sum(all_steps) if args.one_cycle else steps
+                schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, stage.peak, length)
             done = 0
             while done < steps:
                 epochs += 1

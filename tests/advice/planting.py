@@ -37,7 +37,8 @@ HOST_FREE_BYTES = 100 * GB
 class Run:
     """One row. What is None was not measured.
 
-    ``memory`` is the run's own on the card, or in the machine on the CPU.
+    ``memory`` is the run's own on the card, or in the machine on the CPU; ``start_up_s`` lies
+    before the barrier.
     """
 
     name: str
@@ -57,6 +58,8 @@ class Run:
     watts: tuple[float, float] | None = None
     samples_per_s: float | None = None
     data_wait: float | None = None
+    latency: float | None = None
+    start_up_s: float = 0.0
     spool: str = ""
     script: str = "/lab/train.py"
     listeners: str = "top+smi+gpm"
@@ -126,7 +129,7 @@ class Lab:
                 listeners=run.listeners,
                 command=f"/usr/bin/python {run.script} {arguments}",
                 host=run.host,
-                started_ns=began_ns,
+                started_ns=began_ns - round(run.start_up_s * S),
                 ended_ns=ended_ns,
             )
         )
@@ -188,6 +191,8 @@ class Lab:
         add("top", "system.cpu.utilization", Scope.HOST, self.host_load, self.host_load)
         if run.samples_per_s is not None:
             add("run", "samples_per_s", Scope.RUN, 1.0, run.samples_per_s)
+        if run.latency is not None:
+            add("run", "latency", Scope.RUN, run.latency, run.latency)
         # Its warm-up waits all the time, for loaders that start.
         add("run", "data_wait", Scope.RUN, 0.99, run.data_wait)
         if is_gpu:

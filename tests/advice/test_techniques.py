@@ -80,11 +80,33 @@ def test_small_runs_measured_together_need_the_memory_of_the_largest(lab: Lab) -
     assert mix.reason.numbers == "memory at least 5.00 GB instead of 7.00 GB"
 
 
-def test_one_small_model_or_cpu_runs_without_start_up_are_not_mentioned(lab: Lab) -> None:
+def test_one_small_model_or_cpu_runs_with_little_start_up_are_not_mentioned(lab: Lab) -> None:
     lab.alone(Run("tiny", sm=0.1, memory=2 * GB))
-    lab.alone(Run("on cpus", devices="cpu", cores=2.0, memory=1 * GB, script="/lab/a.py"))
-    lab.alone(Run("more", devices="cpu", cores=2.0, memory=1 * GB, script="/lab/b.py"))
+    cpu = Run("on cpus", devices="cpu", cores=2.0, memory=1 * GB, start_up_s=1.0)
+    lab.alone(cpu)
+    lab.alone(replace(cpu, name="more"))
     assert not techniques(lab, Rule.ONE_PROCESS)
+    # Each of them runs for 23 s after its start-up, and one start-up is left.
+    lab.alone(replace(cpu, start_up_s=20.0))
+    lab.alone(replace(cpu, name="more", start_up_s=10.0))
+    (small,) = techniques(lab, Rule.ONE_PROCESS)
+    assert f"at most {(76 / 66):.2f}× by starting once, 2.00× for 2 runs" in small.reason.numbers
+
+
+def test_requests_beside_training_on_their_device_may_get_a_lease(lab: Lab) -> None:
+    serving = Run("serving", epoch_s=None, latency=0.01)
+    training, elsewhere = Run("training"), Run("elsewhere", devices="1")
+    slow = replace(serving, latency=0.05)
+    lab.together("beside", [training, slow])
+    (lease,) = techniques(lab, Rule.LEASE)
+    assert (lease.subject, lease.at_most) == ("serving in beside", None)
+    lab.alone(serving)
+    (lease,) = techniques(lab, Rule.LEASE)
+    assert lease.at_most == pytest.approx(5.0)
+    lab.together("apart", [elsewhere, slow])
+    lab.together("as quick as alone", [training, serving])
+    lab.together("two services", [slow, slow])
+    assert len(techniques(lab, Rule.LEASE)) == 1
 
 
 def test_a_model_that_nearly_fills_its_gpu_or_ran_out_alone_may_be_offloaded(lab: Lab) -> None:
