@@ -1,10 +1,11 @@
 """Benchmarks of loaders, with the target beside each ratio.
 
     python -m benchmarks.loaders [--only sharing handover] [--rounds 5] [--seconds 5]
-        [--peer PYTHON] [--write docs/measurements.md]
+        [--peer PYTHON] [--monai PYTHON] [--write docs/measurements.md]
 
 ``--peer`` names an interpreter with torch, pillow and tensorsocket 0.0.5 (``pip install`` them in
-an environment of their own); without it the peer is left out.
+an environment of their own), ``--monai`` one with torch, pillow and monai; without them the peers
+are left out.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.loaders import handover, sharing
+from benchmarks.loaders import echoing, handover, sharing
 from benchmarks.parts import run_parts
 from benchmarks.results import Findings
 
-HEADING = "## Shared loading"
+HEADING = "## Loaders"
 _SETTING = (
     "PyTorch 2.13, no GPU. Own loaders and the shared one have the same number of worker processes "
-    "in all. Each process reads a thousandth of each batch."
+    "in all. Each process that shares reads a thousandth of each batch."
 )
 
 Measure = Callable[[argparse.Namespace], Findings]
@@ -30,6 +31,7 @@ Measure = Callable[[argparse.Namespace], Findings]
 PARTS: dict[str, Measure] = {
     "sharing": lambda chosen: sharing.measure(chosen.rounds, chosen.seconds, chosen.peer),
     "handover": lambda chosen: handover.measure(chosen.rounds, chosen.seconds),
+    "echoing": lambda chosen: echoing.measure(chosen.rounds, chosen.monai),
 }
 
 
@@ -42,10 +44,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--peer", metavar="PYTHON", help="an interpreter with tensorsocket 0.0.5")
+    parser.add_argument("--monai", metavar="PYTHON", help="an interpreter with MONAI")
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section on loaders")
     options = parser.parse_args()
     command = f"python -m benchmarks.loaders --rounds {options.rounds}"
     command += " --peer PYTHON" * (options.peer is not None)
+    command += " --monai PYTHON" * (options.monai is not None)
     parts = {name: partial(PARTS[name], options) for name in options.only}
     return run_parts(parts, HEADING, command, _SETTING, options.write)
 

@@ -242,6 +242,8 @@ def main() -> None:
                 f"epoch {epoch}  loss {loss:.3f}  accuracy {accuracy:.3f}  {train_cpu_s:.1f} s CPU",
                 flush=True,
             )
+            if accuracy >= options.stop_at:
+                break
 
 
 def parsed() -> argparse.Namespace:
@@ -258,6 +260,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--wrong-labels", type=float, default=0.3, help="share in training")
     parser.add_argument("--validation", type=int, default=360)
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--stop-at", type=float, default=2.0, help="end at this accuracy")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--lr", type=float, default=0.005)
     parser.add_argument("--width", type=int, default=8, help="channels of the first layer")
