@@ -173,7 +173,8 @@ def main() -> None:
         seed=args.seed,
         pin_memory=device.type == "cuda",
     ) as loader:  # fmt: skip
-        run.log_params({"arm": args.arm.value, "seed": args.seed, "device": str(device)})
+        told = {"arm": args.arm.value, "seed": args.seed, "one_cycle": args.one_cycle}
+        run.log_params({**told, "device": str(device)})
         epochs = 0
         all_steps = [stage.uses_of_each_sample * len(train) // args.batch_size for stage in plan]
         for number, (stage, steps) in enumerate(zip(plan, all_steps, strict=True)):

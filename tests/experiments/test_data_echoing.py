@@ -21,15 +21,15 @@ from tests.support.waiting import TIMEOUT_S
 FOLDER = Path(__file__).parents[2] / "experiments" / "data-echoing"
 #: 2×3+4: ten epochs of uses, six of decoding.
 TINY = (
-    "--samples 60 --validation-samples 40 --edge 32 --batch-size 10 --echo-epochs 2 "
-    "--fresh-epochs 4 --width 2"
+    "--samples 60 --validation-samples 40 --test-samples 20 --edge 32 --batch-size 10 "
+    "--echo-epochs 2 --fresh-epochs 4 --width 2"
 )
 
 
 def test_file_is_valid_on_a_machine_with_a_gpu() -> None:
     machine = Machine(16, (Gpu(0, "NVIDIA H100", "GPU-1"),))
     plan = open_source(FOLDER / "experiment.csv").plan(machine, registry.load())
-    assert len(list(plan.runs)) == 9
+    assert len(list(plan.runs)) == 10
 
 
 def test_file_for_two_cores_is_valid() -> None:
@@ -42,10 +42,10 @@ def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
     for name in ("train.py", "images.py"):
         shutil.copy(FOLDER / name, bench.folder)
     text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")
-    wanted = re.compile(r"Experiment |[^,]*, (fresh|finetune 1|echo 1|immediate 1) *,")
+    wanted = re.compile(r"Experiment |[^,]*, (fresh|finetune 1|one cycle 3|echo 1|immediate 1) *,")
     lines = [line for line in text.splitlines() if wanted.match(line)]
-    assert len(lines) == 5
-    file = bench.experiment("\n".join(lines).replace("--arm", f"{TINY} --arm") + "\n")
+    assert len(lines) == 6
+    file = bench.experiment("\n".join(lines).replace("--validation-samples 500", TINY) + "\n")
     bench.radt("experiment.csv", "--quiet")
     assert {row["Status"] for row in bench.rows(file)} == {"FINISHED"}
     totals: dict[str, tuple[float, float]] = {}
@@ -58,12 +58,16 @@ def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
                 for series in reader.summary([run.run_id])
                 if series.series.metric in ("loader.decoded", "loader.echoed")
             }
-            arm = dict(reader.params(run.run_id))["arm"]
+            params = reader.params(run.run_id)
+            arm = "one cycle" if params["one_cycle"] == "True" else params["arm"]
             totals[arm] = sums["loader.decoded"], sums["loader.echoed"]
-            (accuracy,) = (s for s in reader.summary([run.run_id]) if s.series.metric == "accuracy")
-            assert 0 <= accuracy.minimum <= accuracy.maximum <= 1
+            for metric, count in (("accuracy", 40), ("test_accuracy", 20)):
+                (series,) = (s for s in reader.summary([run.run_id]) if s.series.metric == metric)
+                assert 0 <= series.minimum <= series.maximum <= 1
+                assert series.maximum * count == pytest.approx(round(series.maximum * count))
     assert totals["fresh"] == (600, 0)
-    assert totals["finetune"] == totals["immediate"] == (360, 240)  # 40 % fewer
+    fewer = (360, 240)  # 40 %
+    assert totals["finetune"] == totals["immediate"] == totals["one cycle"] == fewer
     decoded, echoed = totals["echo"]
     # It ends in the middle of an epoch, where a part of the next fill is decoded.
     assert 600 <= decoded + echoed <= 610

@@ -27,6 +27,7 @@ SHORT = "--samples 48 --validation 24 --stored 48 --size 24 --min-size 8 --step 
     ("name", "machine", "arms"),
     [
         ("cpu.csv", Machine(2), [arm for arm in ARMS if arm != "epoch"]),
+        ("accuracy.csv", Machine(2), ["fixed", "fixed lr 0.01", "copies"]),
         ("experiment.csv", Machine(16, (Gpu(0, "NVIDIA H100", "GPU-1"),)), ARMS),
     ],
 )
@@ -42,12 +43,14 @@ def test_a_tiny_variant_has_the_shape_that_the_readme_describes(bench: Bench) ->
     header, *rows = (line for line in text.splitlines() if line and not line.startswith("#"))
     chosen = [f"{row} {SHORT} --epochs 6" for row in rows if not re.search("mixed 25|small", row)]
     # All at once, in one workload, takes a third of the time.
+    chosen.append(f"{chosen[0]} --stop-at 0 --batch-size 16")
     together = [re.sub("^([^,]*),[^,]*,", r"\1, all,", row) for row in chosen]
     file = bench.experiment("\n".join([header, *together]) + "\n")
     bench.radt("experiment.csv", "--quiet")
-    assert [row["Status"] for row in bench.rows(file)] == ["FINISHED"] * 5
+    assert [row["Status"] for row in bench.rows(file)] == ["FINISHED"] * 6
     with bench.reader as reader:
         series = dict(_series(reader))
+    assert series["fixed until it reaches it"]["steps"] == [48 / 16]
     fixed, mixed, exhaustive = series["fixed"], series["mixed"], series["exhaustive"]
     assert len(fixed["accuracy"]) == len(mixed["accuracy"]) == 6
     # Batches of small images are larger, so that a growing arm takes fewer steps.
@@ -74,4 +77,5 @@ def _series(reader: StoreReader) -> Iterator[tuple[str, dict[str, list[float]]]]
             for one in reader.series([run.run_id])
             if one.listener == SOFTWARE
         }
-        yield params["arm"] + " with copies" * (params["copies"] == "True"), metrics
+        name = params["arm"] + " with copies" * (params["copies"] == "True")
+        yield name + " until it reaches it" * (float(params["stop_at"]) <= 1), metrics
