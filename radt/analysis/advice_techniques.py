@@ -38,8 +38,9 @@ LEASED = "lease.wait"
 _STARTING_ONCE = "by starting once"
 _RECORDED = of_runs(
     "SELECT run_id, metric FROM series WHERE run_id IN :ids AND listener = :listener "
-    "AND (metric IN (:overlapped, :leased) OR LOWER(metric) LIKE '%latency%')",
+    "AND (metric IN (:overlapped, :leased) OR LOWER(metric) LIKE :latency)",
     listener=SOFTWARE,
+    latency="%latency%",
     overlapped=OVERLAPPED,
     leased=LEASED,
 )
