@@ -123,7 +123,9 @@ def _ways(rounds: int, monai: str | None) -> Findings:
         f"{SAMPLES} JPEGs of 500×375 pixels, {USES} uses of each, {WORKERS} workers",
         ("way", "samples", "uses", "decoded", "different", "CPU", "time"),
         note=f"Medians of {rounds} rounds in turns; CPU of all processes and time against "
-        "the DataLoader's. Different: uses that differ from all others by their augmentation.",
+        "the DataLoader's. Different: uses that differ from all others by their augmentation. "
+        "EchoLoader and ThreadDataLoader have repeats=3; SmartCacheDataset keeps a quarter of the "
+        "samples and replaces a third of them after each pass, without worker processes.",
     )
     for way, loads in found.items():
         one = loads[0]
