@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from radt import units
 from radt.analysis.advice_candidates import by_place
-from radt.analysis.advice_choice import ROOMY, Reason, Rule
+from radt.analysis.advice_choice import ROOMY, Reason, Rule, activity_text
 from radt.analysis.advice_facts import Facts
 from radt.analysis.advice_measurements import Measurements
 from radt.analysis.advice_model import Prediction, Resource, Solo
@@ -255,11 +255,13 @@ def _is_small(solo: Solo, facts: Facts) -> bool:
 
 
 def _load(solos: Sequence[Solo]) -> str:
+    """Return ``each alone at most SM activity 31 %, 2.00 GB``."""
     resource = Resource.CORES if solos[0].is_cpu else Resource.SM
-    most = units.percent(max(solo.shares[resource] for solo in solos))
+    busiest = max(solos, key=lambda solo: solo.shares[resource])
     largest = max(solo.footprint.peak_bytes for solo in solos if solo.footprint is not None)
-    what = "GPU's time" if solos[0].sm_is_utilization else resource.value
-    return f"each alone at most {most} of {what}, {units.size(largest)}"
+    cores = f"{units.percent(busiest.shares[resource])} of the cores"
+    load = cores if busiest.is_cpu else activity_text(busiest)
+    return f"each alone at most {load}, {units.size(largest)}"
 
 
 def _leases(

@@ -61,7 +61,7 @@ def test_small_models_of_one_gpu_may_train_in_one_process(lab: Lab) -> None:
     lab.alone(Run("unmeasured", sm=None, kernel=None, memory=2 * GB))
     (small,) = techniques(lab, Rule.ONE_PROCESS)
     assert small.subject == "3 small models on GPU 0"
-    assert "10 % of SM activity, 2.00 GB" in small.observation
+    assert "SM activity 10 %, 2.00 GB" in small.observation
     # Each starts with its first epoch, so there is no start-up to save.
     assert small.reason.numbers == (
         "one after the other, at most 3.00× for 3 runs of one script if fused"
