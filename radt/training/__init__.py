@@ -11,31 +11,25 @@ from typing import TYPE_CHECKING
 from radt.errors import MissingPackageError
 
 if TYPE_CHECKING:
-    from radt.training.evaluation import Sums
     from radt.training.averaging import ElasticAverager
+    from radt.training.evaluation import Sums
     from radt.training.job import Job
+    from radt.training.lease import DeviceLease
+    from radt.training.offloading import offload
+    from radt.training.preemption import preemptible
+    from radt.training.trainer import MultiTrainer
     from radt.training.validation import OverlappedValidator, ValidationResult
 
 __all__ = [
+    "DeviceLease",
     "ElasticAverager",
     "Job",
+    "MultiTrainer",
     "OverlappedValidator",
     "Sums",
     "ValidationResult",
-    from radt.training.lease import DeviceLease
-    from radt.training.preemption import preemptible
-    from radt.training.trainer import MultiTrainer
-
-__all__ = [
-    "DeviceLease",
-    "Job",
-    "MultiTrainer",
-    "preemptible",
-    from radt.training.offloading import offload
-
-__all__ = [
-    "Job",
     "offload",
+    "preemptible",
 ]
 
 #: The module of each name; torch is imported with its first use.
@@ -43,12 +37,12 @@ _MODULES = {
     "DeviceLease": "radt.training.lease",
     "ElasticAverager": "radt.training.averaging",
     "Job": "radt.training.job",
+    "MultiTrainer": "radt.training.trainer",
     "OverlappedValidator": "radt.training.validation",
     "Sums": "radt.training.evaluation",
     "ValidationResult": "radt.training.validation",
-    "MultiTrainer": "radt.training.trainer",
-    "preemptible": "radt.training.preemption",
     "offload": "radt.training.offloading",
+    "preemptible": "radt.training.preemption",
 }
 
 if not TYPE_CHECKING:
