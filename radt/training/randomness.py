@@ -73,6 +73,10 @@ class RandomState:
         return cls(python, numpy, state["torch"], tuple(state["cuda"]))
 
 
+#: Its stubs lack some of its functions.
+_random: Any = np.random
+
+
 class _NumpyGenerator:
     """NumPy's global generator, whose own functions for its state take longer than a small step.
 
@@ -90,7 +94,7 @@ class _NumpyGenerator:
         memory = self._read()
         if memory and memory == self._memory:
             return self._seen
-        state: Any = np.random.get_state(legacy=bool(memory))
+        state: Any = _random.get_state(legacy=bool(memory))
         self._remember(state)
         return state  # type: ignore[no-any-return]
 
@@ -103,7 +107,7 @@ class _NumpyGenerator:
                 ctypes.memmove(self._address(), memory, _MEMORY_BYTES)
                 self._seen, self._memory = state, memory
                 return
-        np.random.set_state(state)  # type: ignore[arg-type]
+        _random.set_state(state)
         self._remember(state)
 
     def _remember(self, state: tuple[Any, ...]) -> None:
@@ -112,13 +116,13 @@ class _NumpyGenerator:
 
     def _read(self) -> bytes:
         """Return the memory of a Mersenne Twister; nothing for a generator that the user set."""
-        if not isinstance(np.random.get_bit_generator(), np.random.MT19937):
+        if not isinstance(_random.get_bit_generator(), np.random.MT19937):
             return b""
         return ctypes.string_at(self._address(), _MEMORY_BYTES)
 
     @staticmethod
     def _address() -> int:
-        address: int = np.random.get_bit_generator().ctypes.state_address
+        address: int = _random.get_bit_generator().ctypes.state_address
         return address
 
 
