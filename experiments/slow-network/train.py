@@ -191,16 +191,15 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3, help="global batches")
     parser.add_argument("--json", action="store_true", help="print them; no run")
     parser.add_argument("--killed-in", type=int, help="replica: die in this round")
-    parser.add_argument("--start-after", type=float, default=0.0, help="replica: seconds")
+    parser.add_argument("--replicas", type=int, default=3, help="replica: begin with so many")
     options = parser.parse_args()
     size = SIZES[options.size]
     if options.micro_batches:
         size = Size(size.layers, size.width, size.rows, options.micro_batches)
-    if options.arm == "replica" and options.killed_in is not None and not options.json:
-        with radt.Run():  # the row goes on when its training is dead
-            done = subprocess.run([sys.executable, *sys.argv, "--json"], check=False)
-        sys.exit(0 if done.returncode == -signal.SIGKILL else "slow-network: it was not killed")
     if options.arm == "replica":
+        if options.killed_in is not None and not options.json:
+            subprocess.run([sys.executable, *sys.argv, "--json"], check=False)
+            options.killed_in, options.replicas = None, 1  # the row itself joins in its place
         replica(size, options)
         return
     if options.json:
@@ -220,17 +219,15 @@ def main() -> None:
 def replica(size: Size, options: argparse.Namespace) -> None:
     """Train as one replica of a group that loses one and gets one."""
     torch.set_num_threads(1)
-    time.sleep(options.start_after)
     module = layers_of(size, 0, size.layers)
     optimizer = torch.optim.SGD(module.parameters(), _RATE)
     job = Job("copy", module, optimizer, functional.mse_loss)
     global_batch = size.rows * size.micro_batches
-    late = bool(options.start_after)
     stalls: list[float] = []
     with (
         nullcontext() if options.json else radt.Run() as run,
         ElasticAverager(
-            job, global_batch=global_batch, group="slow-network", replicas=1 if late else 3
+            job, global_batch=global_batch, group="slow-network", replicas=options.replicas
         ) as averager,
     ):
         done = 0

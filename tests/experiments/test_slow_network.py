@@ -39,7 +39,7 @@ def test_every_link_has_every_way(name: str, tmp_path: Path) -> None:
         "kill and join",
     }
     (changing,) = (workload for workload in plan.workloads if workload.label == "kill and join")
-    assert [len(changing.runs), len(changing.trained)] == [5, 4]
+    assert [len(changing.runs), len(changing.trained)] == [4, 3]
 
 
 @pytest.mark.skipif(not _namespaces(), reason="needs root, iproute2 and network namespaces")
@@ -81,12 +81,14 @@ def test_a_workload_goes_on_when_a_replica_is_killed_and_another_one_joins(bench
     file = bench.experiment("\n".join([header, *rows]) + "\n")
     bench.radt("experiment.csv", "--quiet")
     rows_after = bench.rows(file)
-    assert [row["Status"] for row in rows_after] == ["FINISHED"] * 5
-    replicas = [row["Run"] for row in rows_after if row["Name"] == "replica"]
+    assert [row["Status"] for row in rows_after] == ["FINISHED"] * 4
+    trained = {row["Run"]: row["Name"] for row in rows_after if not row["Role"]}
     with bench.reader as reader:
-        for run_id in replicas:
+        for run_id, name in trained.items():
             found = {series.metric: series for series in reader.series([run_id])}
             assert {"averaging.time", "averaging.replicas", "stall", "loss"} <= set(found)
             steps = reader.samples(run_id, found["stall"].series_no).steps
             assert steps is not None
-            assert steps.tolist() == list(range(1, 41))
+            if name == "killed":  # from the round after the one in which it came again
+                assert steps[0] >= 4
+            assert steps.tolist() == list(range(1 if name == "replica" else steps[0], 41))
