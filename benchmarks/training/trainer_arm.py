@@ -79,6 +79,11 @@ def three(names: Sequence[str], epochs: int) -> None:
 
 def fuse(name: str, count: int, how: str, steps: int) -> None:
     """Train equal networks, and print the CPU time of a step of all of them."""
+    for way in Way:  # what PyTorch imports with its first steps is not timed
+        warm = [_job(name, seed, _loader(name), 1) for seed in range(2)]
+        with MultiTrainer(warm, fuse="auto") as trainer:
+            trainer.ways[tuple(job.name for job in warm)] = Trial(way)
+            list(trainer.run())
     epochs = steps * _BATCH // _SAMPLES
     # Batches that are there already: what is timed are the steps.
     batches = list(_loader(name))
