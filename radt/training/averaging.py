@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -200,6 +200,10 @@ class ElasticAverager:
     def _ended_key(self) -> str:
         return f"ended/{self._round.name}"
 
+    @property
+    def _all_ended_key(self) -> str:
+        return f"all-ended/{self._round.name}"
+
     def _call_others(self) -> None:
         """Let the others come to a round at their next `did`."""
         add_quietly(self._exchange, self._samples_key, self._global_batch)
@@ -262,7 +266,10 @@ class ElasticAverager:
             self._server.offer(meeting.name, self._state())
         self._pending = 0
         self.replicas = len(meeting.present)
-        add_quietly(self._exchange, self._ended_key, 1)
+        ended = add_quietly(self._exchange, self._ended_key, 1)
+        if ended == len(meeting.present):
+            with suppress(RuntimeError):  # its replica waits for us, unless it was killed
+                self._exchange.mark(self._all_ended_key)
         return True
 
     def _repeat(self, error: Exception) -> None:
@@ -306,12 +313,8 @@ class ElasticAverager:
 
     def _wait_until_others_have_it(self) -> None:
         """Stay until the others have the round's result; they read it from this replica."""
-        deadline_s = time.monotonic() + _LEAVE_S
-        while time.monotonic() < deadline_s:
-            ended = add_quietly(self._exchange, self._ended_key, 0)
-            if ended is None or ended >= len(self._round.present):
-                return
-            time.sleep(_POLL_S)
+        with suppress(RuntimeError):  # others were killed, or left first
+            self._exchange.wait(self._all_ended_key, _LEAVE_S)
 
     def _settings(self) -> str:
         shapes = [

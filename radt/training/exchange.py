@@ -71,6 +71,22 @@ class Exchange:
             raise RuntimeError("the replicas' store is not connected")
         return int(self._store.add(key, number))
 
+    def mark(self, key: str) -> None:
+        """Let `wait` return for all replicas.
+
+        Raises:
+            RuntimeError: The store's replica is gone.
+        """
+        self._store.set(key, "1")
+
+    def wait(self, key: str, timeout_s: float) -> None:
+        """Wait for a `mark`, also where the store's replica has gone without a word.
+
+        Raises:
+            RuntimeError: There is none in time, or the store's replica is gone.
+        """
+        self._store.wait([key], timedelta(seconds=timeout_s))
+
     def connect(self, mesh: str, rank: int, replicas: int) -> None:
         """Connect to the other replicas of a round, which call this, too.
 
