@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.func import functional_call, vmap
 
-from radt.training.job import Each, Job
+from radt.training.job import Each, Job, Loss
 from radt.training.memory import tensors_of
 
 #: Optimisers whose update of an element depends on that element only, so that they can be given
@@ -27,7 +28,9 @@ _ELEMENTWISE = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adagrad, optim.Adadelta}
     | {optim.Adamax, optim.NAdam, optim.RAdam}
 )
-_SCALARS = (bool, int, float, str, tuple, type(None))
+_SCALARS = (bool, int, float, str, type(None))
+#: What `structure_of` finds by names, or what is stacked.
+_PARTS = frozenset({"_parameters", "_buffers", "_modules"})
 #: Steps of each way that are timed, in blocks; the first step of a block only warms up.
 _BLOCK, _BLOCKS = 5, 4
 #: Fused training has to be this much faster, since it is not bit-identical.
@@ -54,24 +57,44 @@ def structure_of(job: Job) -> Hashable | None:
     ):
         return None
     groups = {id(p): at for at, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    modules = [job.model, *([job.loss] if isinstance(job.loss, nn.Module) else [])]
+    if not groups.keys() <= {id(parameter) for parameter in job.model.parameters()}:
+        return None
     return (
-        tuple(_module(part) for whole in modules for part in whole.named_modules()),
+        tuple(_module(name, part, _PARTS) for name, part in job.model.named_modules()),
         tuple(
             (name, p.shape, p.dtype, str(p.device), p.requires_grad, groups.get(id(p)))
             for name, p in job.model.named_parameters()
         ),
         tuple((name, b.shape, b.dtype) for name, b in job.model.named_buffers()),
         type(optimizer),
-        None if isinstance(job.loss, nn.Module) else id(job.loss),
+        _loss(job.loss),
         len(job.loader),  # type: ignore[arg-type]
     )
 
 
-def _module(part: tuple[str, nn.Module]) -> Hashable:
-    name, module = part
-    settings = {key: value for key, value in vars(module).items() if isinstance(value, _SCALARS)}
-    return name, type(module), repr(sorted(settings.items()))
+def _loss(loss: Loss) -> Hashable:
+    """Return what losses have in common; their tensors are not stacked, so that they are it."""
+    if not isinstance(loss, nn.Module):
+        return id(loss)
+    return tuple(_module(name, part, {"_modules"}) for name, part in loss.named_modules())
+
+
+def _module(name: str, module: nn.Module, apart: AbstractSet[str]) -> Hashable:
+    settings = [(key, _setting(each)) for key, each in vars(module).items() if key not in apart]
+    return name, type(module), repr(sorted(settings))
+
+
+def _setting(value: Any) -> str:
+    """Return what equal settings have in common: a function, say, is equal to itself only."""
+    if isinstance(value, _SCALARS):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"{type(value)} {[_setting(part) for part in value]}"
+    if isinstance(value, dict):
+        return f"{type(value)} {[(repr(key), _setting(part)) for key, part in value.items()]}"
+    if isinstance(value, (set, frozenset)):
+        return f"{type(value)} {sorted(map(_setting, value))}"
+    return f"{type(value)} {id(value)}"
 
 
 class Stack:

@@ -77,6 +77,50 @@ def test_fused_training_is_that_of_each_job_up_to_rounding(name: str) -> None:
         torch.testing.assert_close(_state(ours), _state(plain), rtol=1e-3, atol=1e-4)
 
 
+class _Activated(nn.Module):
+    """A model with settings that are not modules."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor], sizes: list[int]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.activation = activation
+        self.sizes = sizes
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.layer(self.activation(inputs))
+        return output
+
+
+def _structure(model: nn.Module, loss: Any = functional.cross_entropy, *more: Tensor) -> object:
+    return structure_of(
+        Job("a", model, optim.SGD([*model.parameters(), *more], 0.1), loss, own_order())
+    )
+
+
+def test_jobs_that_differ_in_what_is_not_stacked_are_not_fused() -> None:
+    structure = _structure(_Activated(torch.tanh, [1]))
+    assert structure is not None
+    assert structure == _structure(_Activated(torch.tanh, [1]))
+    assert structure != _structure(_Activated(torch.relu, [1]))
+    assert structure != _structure(_Activated(torch.tanh, [2]))
+    hooked = _Activated(torch.tanh, [1])
+    hooked.register_forward_hook(lambda *_: None)
+    assert structure != _structure(hooked)
+
+    weighted = [nn.CrossEntropyLoss(weight=torch.rand(3)) for _ in range(2)]
+    one, same, other = (
+        _structure(_Activated(torch.tanh, [1]), loss)
+        for loss in (weighted[0], weighted[0], weighted[1])
+    )
+    assert one == same != other
+
+
+def test_a_job_that_trains_more_than_its_model_is_not_fused() -> None:
+    assert (
+        _structure(nn.Linear(4, 3), functional.cross_entropy, nn.Parameter(torch.ones(1))) is None
+    )
+
+
 def test_each_model_has_its_own_batch() -> None:
     jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(2)]
     plain = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(2)]
