@@ -41,6 +41,7 @@ class Feed:
         self.batches = 0
         self._iterator: Iterator[Any] | None = None
         self._again: tuple[Any, RandomState] | None = None
+        self._left: RandomState | None = None  # of a batch that was put back: from before it
         generator = getattr(loader, "generator", None)
         self._generator = generator if isinstance(generator, torch.Generator) else None
         self._own = None if self._generator is None else self._generator.get_state()
@@ -61,9 +62,10 @@ class Feed:
             Exception: As the loader raises it.
         """
         if self._again is not None:
-            batch, self._again = self._again[0], None
+            (batch, self._left), self._again = self._again, None
             self.batches += 1
             return batch
+        self._left = None
         self._before = (self.randomness.state, self._own)
         with self.randomness.in_use(), self._own_generator():
             if self._iterator is None:
@@ -89,9 +91,10 @@ class Feed:
 
         Args:
             batch: The last batch.
-            randomness: The random states from before it was loaded, for `state_dict`.
+            randomness: The random states from before it was given; `state_dict` has those from
+                before it was loaded.
         """
-        self._again = (batch, randomness)
+        self._again = (batch, self._left or randomness)
         self.batches -= 1
 
     def _begin(self) -> Iterator[Any]:
