@@ -527,6 +527,8 @@ class MultiTrainer:
         with self._lock:
             for place in list(self._places.values()):
                 request, place.request = place.request, None
+                if place.job.status.has_ended:
+                    continue
                 if request is _Request.CANCEL:
                     self._end(place, JobStatus.CANCELLED)
                 elif request is _Request.PAUSE and place.job.status is JobStatus.READY:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from radt.errors import TrainingError, UsageError
 from radt.training import Job, MultiTrainer
@@ -243,6 +245,17 @@ def test_a_cancelled_job_ends_and_the_others_go_on() -> None:
     assert ended == [("a", JobStatus.CANCELLED), ("b", JobStatus.FINISHED)]
     assert kept.losses["a"] == plain_losses(0, 3)[:7]
     assert kept.losses["b"] == plain_losses(1, 3)
+
+
+def test_a_job_that_is_cancelled_at_its_end_has_finished() -> None:
+    class Loader(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            yield from super().__iter__()
+            trainer.cancel("a")
+
+    job = Kept().job("a", 0, 1, Loader(Counted(), 10))
+    with MultiTrainer([job]) as trainer:
+        assert [(job.name, job.status) for job in trainer.run()] == [("a", JobStatus.FINISHED)]
 
 
 # Shared input ----------------------------------------------------------------------------------
