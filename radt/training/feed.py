@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from radt.errors import TrainingError
 from radt.training.randomness import OwnRandomness, RandomState
@@ -22,8 +23,8 @@ class End(Enum):
 class Feed:
     """The batches of one epoch after another, drawn with the random states of a job.
 
-    A loader's own ``generator`` is swapped, too, so that a loader that several jobs go through on
-    their own gives each of them what it would give it alone.
+    A loader's own ``generator`` is swapped, too, and those of its samplers, so that a loader that
+    several jobs go through on their own gives each of them what it would give it alone.
 
     Args:
         loader: Gives the batches.
@@ -42,9 +43,8 @@ class Feed:
         self._iterator: Iterator[Any] | None = None
         self._again: tuple[Any, RandomState] | None = None
         self._left: RandomState | None = None  # of a batch that was put back: from before it
-        generator = getattr(loader, "generator", None)
-        self._generator = generator if isinstance(generator, torch.Generator) else None
-        self._own = None if self._generator is None else self._generator.get_state()
+        self._generators = _generators_of(loader)
+        self._own = _states_of(self._generators)
         self._start: RandomState | None = None
         self._own_start = self._own
         self._before = (randomness.state, self._own)
@@ -67,7 +67,7 @@ class Feed:
             return batch
         self._left = None
         self._before = (self.randomness.state, self._own)
-        with self.randomness.in_use(), self._own_generator():
+        with self.randomness.in_use(), self._own_generators():
             if self._iterator is None:
                 self._iterator = self._begin() if self.batches == 0 else self._found_again()
             batch = next(self._iterator, End.EPOCH)
@@ -99,7 +99,7 @@ class Feed:
 
     def _begin(self) -> Iterator[Any]:
         self._start = RandomState.current()
-        self._own_start = None if self._generator is None else self._generator.get_state()
+        self._own_start = _states_of(self._generators)
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
@@ -110,9 +110,8 @@ class Feed:
     def _found_again(self) -> Iterator[Any]:
         """Go through the epoch from its start again, as far as it was."""
         assert self._start is not None
-        own = None if self._generator is None else self._generator.get_state()
-        if self._generator is not None and self._own_start is not None:
-            self._generator.set_state(self._own_start)
+        own = _states_of(self._generators)
+        _set(self._generators, self._own_start)
         now = RandomState.current()
         self._start.restore()
         iterator = self._iterate()
@@ -123,22 +122,18 @@ class Feed:
                     "go on with the data and the batch size that the training began with",
                 )
         now.restore()
-        if self._generator is not None and own is not None:
-            self._generator.set_state(own)
+        _set(self._generators, own)
         return iterator
 
     @contextmanager
-    def _own_generator(self) -> Iterator[None]:
-        if self._generator is None or self._own is None:
-            yield
-            return
-        outside = self._generator.get_state()
-        self._generator.set_state(self._own)
+    def _own_generators(self) -> Iterator[None]:
+        outside = _states_of(self._generators)
+        _set(self._generators, self._own)
         try:
             yield
         finally:
-            self._own = self._generator.get_state()
-            self._generator.set_state(outside)
+            self._own = _states_of(self._generators)
+            _set(self._generators, outside)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: random states at the start of the epoch, and the batches since."""
@@ -174,3 +169,22 @@ class Feed:
     def close(self) -> None:
         """End the iteration, and with it the loader's workers."""
         self._iterator = None
+
+
+def _generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
+    """Return the generators from which a loader draws, itself or as a ``DataLoader`` samples."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = (getattr(loader, "sampler", None), batch_sampler)
+    drawing = (loader, *samplers, getattr(batch_sampler, "sampler", None))
+    generators = [getattr(each, "generator", None) for each in drawing]
+    found = {id(each): each for each in generators if isinstance(each, torch.Generator)}
+    return list(found.values())
+
+
+def _states_of(generators: Iterable[torch.Generator]) -> list[Tensor]:
+    return [generator.get_state() for generator in generators]
+
+
+def _set(generators: Iterable[torch.Generator], states: Iterable[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
