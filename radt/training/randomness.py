@@ -35,14 +35,18 @@ class RandomState:
 
     @classmethod
     def seeded(cls, seed: int) -> Self:
-        """Return the states after seeding all generators; the present ones stay as they are."""
-        before = cls.current()
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-        state = cls.current()
-        before.restore()
-        return state
+        """Return the states after seeding; the global generators, maybe in use, are left alone."""
+        initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        devices = torch.cuda.device_count() if initialized else 0
+        numpy: Any = np.random.RandomState(seed % 2**32)
+        return cls(
+            random.Random(seed).getstate(),  # noqa: S311 - not for cryptography
+            numpy.get_state(),
+            torch.Generator().manual_seed(seed).get_state(),
+            tuple(
+                torch.Generator(f"cuda:{at}").manual_seed(seed).get_state() for at in range(devices)
+            ),
+        )
 
     def restore(self) -> None:
         """Set the generators to these states."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,33 @@ def test_the_states_outside_go_on_as_without_the_training() -> None:
     with OwnRandomness(RandomState.seeded(4)).in_use():
         _draws()
     assert [first, _draws()] == expected
+
+
+def test_seeding_a_job_changes_nothing_for_one_that_trains_in_another_thread() -> None:
+    draws = 200_000
+    random.seed(5)
+    expected = [random.random() for _ in range(draws)]
+    random.seed(5)
+    drawn: list[float] = []
+    thread = threading.Thread(target=lambda: drawn.extend(random.random() for _ in range(draws)))
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        while thread.is_alive():
+            RandomState.seeded(3)
+    finally:
+        thread.join()
+        sys.setswitchinterval(before_s)
+    assert drawn == expected
+
+
+def test_seeded_states_are_those_of_the_global_generators() -> None:
+    seed = -7
+    RandomState.seeded(seed).restore()
+    ours = _draws()
+    random.seed(seed), np.random.seed(seed % 2**32), torch.manual_seed(seed)
+    assert ours == _draws()
 
 
 def test_a_state_survives_being_stored(tmp_path: Path) -> None:
