@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import random
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from radt.errors import TrainingError, described
 from radt.training.job import Failure, FailureKind, Job
+from radt.training.randomness import RandomState
 
 #: What PyTorch's errors say where memory is short, besides `torch.OutOfMemoryError`.
 _OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
@@ -52,9 +51,9 @@ def failure_of(error: Exception) -> Failure:
 class Attempts:
     """Steps of a job; one that runs out of memory is repeated once, with the job alone.
 
-    It is repeated with the same buffers and random states (Python's and PyTorch's), so that the
-    training is the same. It is not repeated once the optimiser has begun to change parameters, nor
-    if the job has a `step` of its own: nobody knows what that had changed.
+    It is repeated with the same buffers and random states, so that the training is the same. It is
+    not repeated once the optimiser has begun to change parameters, nor if the job has a `step` of
+    its own: nobody knows what that had changed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -82,7 +81,7 @@ class Attempts:
     def _attempt(self, batch: Any, others: Iterable[Job]) -> Tensor:
         if not self._job.has_plain_step:
             return self._job.step(batch)
-        draws = _Draws.current()
+        randomness = RandomState.current()
         self._keep_buffers()
         try:
             return self._job.step(batch)
@@ -93,7 +92,7 @@ class Attempts:
         for job in (self._job, *others):
             free_gradients(job)
         free_caches()
-        draws.restore()
+        randomness.restore()
         with torch.no_grad():
             for buffer, saved in zip(self._buffers, self._saved, strict=True):
                 buffer.copy_(saved)
@@ -105,27 +104,6 @@ class Attempts:
         with torch.no_grad():
             for buffer, saved in zip(self._buffers, self._saved, strict=True):
                 saved.copy_(buffer)
-
-
-@dataclass(frozen=True, slots=True)
-class _Draws:
-    """Random states from which a model may draw; NumPy's would take longer than a small step."""
-
-    python: Any
-    torch: Tensor
-    cuda: tuple[Tensor, ...]
-
-    @classmethod
-    def current(cls) -> _Draws:
-        initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        cuda = torch.cuda.get_rng_state_all() if initialized else []
-        return cls(random.getstate(), torch.get_rng_state(), tuple(cuda))
-
-    def restore(self) -> None:
-        random.setstate(self.python)
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(list(self.cuda))
 
 
 def check_loss(job: Job, loss: Tensor, stop_at_nan: bool) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -120,6 +121,25 @@ def test_a_step_without_memory_is_repeated_once_and_exactly() -> None:
         assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
     assert attempts == [0, 0]
     assert kept.losses == {"tight": plain_losses(1, 3), "other": plain_losses(2, 3)}
+
+
+def test_a_repeated_step_draws_the_same_numbers_of_numpy() -> None:
+    def losses(is_short: bool) -> list[float]:
+        def noisy(name: str, loss: Tensor) -> Tensor:
+            nonlocal is_short
+            loss = loss * np.random.random()
+            if is_short and job.batches == 2:
+                is_short = False
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return loss
+
+        kept = Kept(hook=noisy)
+        job = kept.job("one", 1)
+        with MultiTrainer([job]) as trainer:
+            assert [job.status for job in trainer.run()] == [JobStatus.FINISHED]
+        return kept.losses["one"]
+
+    assert losses(is_short=True) == losses(is_short=False)
 
 
 def test_a_step_is_not_repeated_once_parameters_have_changed() -> None:
