@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from radt.errors import UsageError
 from radt.training.job import Job
@@ -203,11 +203,13 @@ class _Before:
 def move(job: Job, device: torch.device) -> None:
     """Move a job's parameters, buffers and optimiser state; the model's tensors stay the objects.
 
-    Gradients are dropped if the job computes them anew in each step, and moved if not.
+    Those of a loss that is a module move, too. Gradients are dropped if the job computes them anew
+    in each step, and moved if not.
 
     Counters of steps of optimisers stay on the CPU where the optimiser wants them there.
     """
-    for tensor in [*job.model.parameters(), *job.model.buffers()]:
+    modules = [job.model, *([job.loss] if isinstance(job.loss, nn.Module) else [])]
+    for tensor in (each for whole in modules for each in (*whole.parameters(), *whole.buffers())):
         gradient, tensor.grad = tensor.grad, None
         tensor.data = tensor.data.to(device)
         if gradient is not None and not job.has_plain_step:

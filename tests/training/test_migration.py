@@ -102,6 +102,17 @@ def test_left_and_repeated_at_every_boundary_of_every_step(
     assert is_same(job, expected)
 
 
+def test_the_tensors_of_a_loss_move_too() -> None:
+    model, loss = nn.Linear(2, 3), nn.CrossEntropyLoss(weight=torch.ones(3))
+    weight = loss.weight
+    kept = [weight.data, model.weight.data]  # so that their memory is not used again
+    migration.move(
+        Job("a", model, torch.optim.SGD(model.parameters(), 0.1), loss), torch.device("cpu:1")
+    )
+    assert not {it.data_ptr() for it in kept} & {weight.data_ptr(), model.weight.data_ptr()}
+    assert loss.weight is weight
+
+
 def _optimizer_tensors(job: Job) -> list[Tensor]:
     states = job.optimizer.state.values()
     return [value for state in states for key, value in state.items() if key != "step"]
