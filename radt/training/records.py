@@ -66,7 +66,8 @@ class JobRecord:
     def flush(self) -> None:
         """Record the mean of the losses since the last time."""
         if self._run is not None and self._losses:
-            mean = torch.stack([loss.reshape(()) for loss in self._losses]).mean().item()
+            device = self._losses[-1].device  # a job may have moved since the first one
+            mean = torch.stack([loss.reshape(()).to(device) for loss in self._losses]).mean().item()
             self._run.log_metric("loss", mean, self._steps)
         self._losses.clear()
         self._due_s = time.monotonic() + _INTERVAL_S
