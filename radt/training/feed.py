@@ -29,16 +29,17 @@ class Feed:
     Args:
         loader: Gives the batches.
         randomness: The states from which the loader draws.
+        epoch: Epochs that are complete at the beginning.
 
     Attributes:
         epoch: Epochs that are complete.
         batches: Batches given in the epoch under way.
     """
 
-    def __init__(self, loader: Iterable[Any], randomness: OwnRandomness) -> None:
+    def __init__(self, loader: Iterable[Any], randomness: OwnRandomness, epoch: int = 0) -> None:
         self.loader = loader
         self.randomness = randomness
-        self.epoch = 0
+        self.epoch = epoch
         self.batches = 0
         self._iterator: Iterator[Any] | None = None
         self._again: tuple[Any, RandomState] | None = None

@@ -80,7 +80,8 @@ class Job:
         scheduler: A learning-rate scheduler.
         schedule: Whether the scheduler steps after each epoch or after each step.
         step: Takes a batch and returns its loss, in place of forward, loss, backward, optimiser;
-            for loss scaling, accumulation, several optimisers.
+            for loss scaling, accumulation, several optimisers. What it keeps besides the model and
+            `optimizer` is not in `state_dict`: a scaler, other optimisers, gradients.
         seed: Seed of the job's random states; if None, they begin as they are now.
 
     Attributes:
@@ -165,7 +166,10 @@ class Job:
             self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the training goes on with: tensors and plain values."""
+        """Return what the training goes on with: tensors and plain values.
+
+        What a `step` of your own keeps besides is not in it.
+        """
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),

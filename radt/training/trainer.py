@@ -171,8 +171,8 @@ class MultiTrainer:
         """Have a job join.
 
         Raises:
-            UsageError: It has no loader, or one that others use, its name is taken, or the trainer
-                is closed.
+            UsageError: It has no loader, or one that others use, its name is taken, it is amid an
+                epoch without a checkpoint, or the trainer is closed.
             TrainingError: Its checkpoint is of another training.
         """
         if job.loader is None:
@@ -186,9 +186,18 @@ class MultiTrainer:
             if others:
                 self._check_shared(job, others[0].job)
             is_shared = self._share_input and (others or self._given[id(job.loader)] > 1)
-            feed = Feed(job.loader, OwnRandomness() if is_shared else job.randomness)
+            feed = Feed(job.loader, OwnRandomness() if is_shared else job.randomness, job.epoch)
             if self._checkpoints is not None:
                 self._checkpoints.load(job, feed)
+            if feed.position != (job.epoch, job.batches):
+                raise UsageError(
+                    f"job {job.name} has done {job.batches} batches of an epoch outside of this "
+                    "trainer, which does not know which ones",
+                    "add jobs at the begin of an epoch, or go on with checkpoint=",
+                )
+            if job.status in (JobStatus.READY, JobStatus.FINISHED):
+                is_done = job.epoch >= job.epochs
+                job.status = JobStatus.FINISHED if is_done else JobStatus.READY
             if job.status.has_ended:
                 self._ended_names.add(job.name)
                 self._ended.append(job)

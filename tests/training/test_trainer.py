@@ -364,6 +364,37 @@ def test_what_cannot_train_is_refused_before_anything_does() -> None:
     assert not any(kept.losses.values())
 
 
+def test_a_job_goes_on_in_another_trainer_at_its_epoch_only() -> None:
+    begun: list[int] = []
+
+    class Loader(DataLoader[Any]):
+        def set_epoch(self, epoch: int) -> None:
+            begun.append(epoch)
+
+    kept = Kept()
+    job = kept.job("a", 0, 3, Loader(Counted(), 10))
+    with MultiTrainer([job]) as trainer:
+
+        def pause(name: str, loss: Tensor) -> Tensor:
+            if job.epoch == 1:
+                trainer.pause(name)
+            return loss
+
+        kept.hook = pause
+        assert [job.status for job in trainer.run()] == [JobStatus.PAUSED]
+    with pytest.raises(UsageError, match="has done 1 batches of an epoch"):
+        MultiTrainer([job])
+    job.batches = 0
+    job.status = JobStatus.READY
+    with MultiTrainer([job]) as trainer:
+        kept.hook = lambda _, loss: loss
+        assert [job.epoch for job in trainer.run()] == [3]
+    job.status = JobStatus.READY
+    with MultiTrainer([job]) as trainer:
+        assert [job.status for job in trainer.run()] == [JobStatus.FINISHED]
+    assert begun == [0, 1, 1, 2]
+
+
 def test_a_closed_trainer_and_an_unknown_job_are_refused() -> None:
     kept = Kept()
     with MultiTrainer([kept.job("one", 0)]) as trainer, pytest.raises(UsageError, match="one"):

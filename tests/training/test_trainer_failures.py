@@ -22,7 +22,7 @@ from radt.training.failures import Attempts
 from radt.training.job import FailureKind, JobStatus
 from radt.training.memory import Admission
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
-from tests.training.trainings import Kept, own_order, plain_losses
+from tests.training.trainings import BATCHES, Kept, own_order, plain_losses
 
 ROOT = Path(__file__).parents[2]
 
@@ -265,6 +265,17 @@ def test_a_new_start_goes_on_from_the_last_switch(tmp_path: Path, step: int, sha
     assert again <= (15 if share else 5)  # the turn under way
     with MultiTrainer(jobs(Kept()), **options) as trainer:  # all have finished: once more yielded
         assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+
+
+@pytest.mark.parametrize("second", [1, 2, 5])
+def test_a_new_start_may_have_other_numbers_of_epochs(tmp_path: Path, second: int) -> None:
+    for epochs in (2, second):
+        kept = Kept()
+        job = kept.job("one", 1, epochs)
+        with MultiTrainer([job], checkpoint=tmp_path) as trainer:
+            assert [job.status for job in trainer.run()] == [JobStatus.FINISHED]
+    assert job.epoch == max(2, second)
+    assert kept.losses["one"] == plain_losses(1, job.epoch)[2 * BATCHES :]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
