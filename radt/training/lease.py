@@ -251,8 +251,9 @@ class DeviceLease:
             else:
                 self._wait_high(begin_ns)
             self.held = True
-        except BaseException:  # Ctrl-C: before it had the device, or just after
-            self._unlock(_Lock.DEVICE)
+        except BaseException:  # Ctrl-C: before it had a lock, or just after
+            for lock in _Lock:
+                self._unlock(lock)
             raise
         self._held_since_ns = time.monotonic_ns()
         self._wait_s += (self._held_since_ns - begin_ns) / 1e9
@@ -314,7 +315,7 @@ class DeviceLease:
         """Close the descriptor, which in a forked child would keep the parent's locks."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = -1
+            self._descriptor, self.held = -1, False
 
 
 class _Ahead:

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from radt.errors import TrainingError, UsageError
-from radt.training.lease import DeviceLease, Priority
+from radt.training.lease import DeviceLease, Priority, _Lock
 from radt.training.randomness import RandomState
 
 #: Children are forked, as processes that import PyTorch take seconds.
@@ -234,6 +234,35 @@ def test_ctrl_c_while_waiting_leaves_nothing_locked() -> None:
         assert held._handovers == 0
     with waiting:
         pass
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_ctrl_c_just_after_a_lock_leaves_nothing_locked(priority: Priority) -> None:
+    class Interrupted(DeviceLease):
+        def _lock(self, lock: _Lock) -> None:
+            super()._lock(lock)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted("cpu", priority).acquire()
+    other = DeviceLease("cpu")
+    assert all(other._try_lock(lock) for lock in _Lock)
+    other.close()
+
+
+def test_a_forked_child_leaves_the_block_without_an_error() -> None:
+    parent = os.getpid()
+    with DeviceLease("cpu") as lease:
+        try:
+            child = os.fork()
+            if child == 0:
+                lease.release()
+                os._exit(0)
+        finally:
+            if os.getpid() != parent:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not DeviceLease("cpu").try_acquire()
 
 
 def test_random_states_of_the_interrupted_are_its_own() -> None:
