@@ -287,7 +287,8 @@ class MultiTrainer:
         It ends when no job is ready. Paused jobs go on after `resume`, with this call or the next.
 
         Raises:
-            TrainingError: The trainer is closed, or the process can no longer use the device.
+            TrainingError: The trainer is closed, as after Ctrl-C; or the process can no longer use
+                the device.
         """
         while True:
             self._answer_requests()
@@ -295,10 +296,17 @@ class MultiTrainer:
                 self._save()
                 yield self._ended.popleft()
             if self._is_closed:
-                raise TrainingError("the trainer is closed", "use it within its `with` block")
+                raise TrainingError(
+                    "the trainer is closed",
+                    "use it within its `with` block; after Ctrl-C, train anew, or from checkpoint=",
+                )
             team = self._chosen()
             if team:
-                self._turn(team)
+                try:
+                    self._turn(team)
+                except BaseException:  # amid a step, which nobody can finish or take back
+                    self._is_closed = True
+                    raise
                 self._save()
             elif not self._ended:
                 return
