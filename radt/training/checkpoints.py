@@ -34,7 +34,11 @@ class Checkpoints:
         return self._folder / f"{quote(job.name, safe=' ')}.pt"
 
     def save(self, job: Job, feed: Feed | None) -> None:
-        """Keep a job's state and its position."""
+        """Keep a job's state and its position.
+
+        Raises:
+            TrainingError: It cannot be written; the state before is still there.
+        """
         state = {
             "job": job.state_dict(),
             "feed": None if feed is None else feed.state_dict(),
@@ -43,8 +47,15 @@ class Checkpoints:
         }
         file = self._file(job)
         fresh = file.with_suffix(".tmp")
-        torch.save(state, fresh)
-        fresh.replace(file)
+        try:
+            torch.save(state, fresh)
+            fresh.replace(file)
+        except (OSError, RuntimeError) as error:  # torch.save raises both
+            fresh.unlink(missing_ok=True)
+            raise TrainingError(
+                f"the state of job {job.name} cannot be written to {file}: {described(error)}",
+                "make space there; a new start goes on from the state before",
+            ) from error
 
     def load(self, job: Job, feed: Feed) -> None:
         """Have a job go on from its state, if there is one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -279,6 +280,33 @@ def test_a_new_start_may_have_other_numbers_of_epochs(tmp_path: Path, second: in
             assert [job.status for job in trainer.run()] == [JobStatus.FINISHED]
     assert job.epoch == max(2, second)
     assert kept.losses["one"] == plain_losses(1, job.epoch)[2 * BATCHES :]
+
+
+def test_a_state_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    kept = Kept()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def fill(name: str, loss: Tensor) -> Tensor:
+        if job.epoch == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+        return loss
+
+    kept.hook = fill
+    job = kept.job("one", 1)
+    try:
+        with MultiTrainer([job], policy="round_robin", checkpoint=tmp_path) as trainer:
+            with pytest.raises(TrainingError, match="job one cannot be written") as raised:
+                list(trainer.run())
+            assert raised.value.remedy
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert {file.name for file in tmp_path.iterdir()} == {"one.pt", "running"}
+    kept = Kept()
+    with MultiTrainer([kept.job("one", 1)], checkpoint=tmp_path) as trainer:
+        list(trainer.run())
+    assert kept.losses["one"] == plain_losses(1, 3)[BATCHES:]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
