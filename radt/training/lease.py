@@ -83,6 +83,7 @@ class DeviceLease:
         *,
         share: float = 0.1,
     ) -> None:
+        self._descriptor = -1
         if priority not in list(Priority):
             expected = " or ".join(f'"{each}"' for each in Priority)
             raise UsageError(f'the priority of a lease is "{priority}", expected {expected}')
@@ -179,6 +180,10 @@ class DeviceLease:
             self._forget()
             if self._handovers or self._wait_s:
                 self._paced.flush(wait=self._wait_s, handovers=self._handovers)
+
+    def __del__(self) -> None:
+        """Close the file of a lease that was not closed."""
+        self._forget()
 
     def __enter__(self) -> Self:
         self.acquire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from radt.errors import TrainingError, UsageError
+from radt.training import MultiTrainer
 from radt.training.lease import DeviceLease, Priority, _Lock
 from radt.training.randomness import RandomState
 
@@ -290,6 +292,15 @@ def test_a_lease_is_of_one_thread_at_a_time() -> None:
     with DeviceLease("cpu") as lease, pytest.raises(UsageError, match="in use already"):
         lease.acquire()
     assert not lease.held
+
+
+def test_a_lease_that_nobody_closed_leaves_no_file_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    DeviceLease("cpu").acquire()
+    with pytest.raises(UsageError):
+        MultiTrainer(policy="preemptive", devices=["cpu", "nowhere"])
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_boundaries_need_the_lease() -> None:
