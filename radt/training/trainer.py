@@ -100,7 +100,8 @@ class MultiTrainer:
             on. Batches of an epoch that was under way are loaded again up to its position.
         devices: Where jobs train with ``preemptive``, the preferred device first; a GPU if there
             is one, else the CPU, if empty. Others that use them with high priority have a
-            `DeviceLease`; a job then goes on at another device that is free, or waits.
+            `DeviceLease`; a job then goes on at another device that is free, or waits. A `step` of
+            your own may be left and repeated, until the job's model is updated.
         max_segment_ms: With ``preemptive``, the longest time that others wait for a boundary.
 
     Attributes:
@@ -169,6 +170,9 @@ class MultiTrainer:
 
     def add(self, job: Job) -> None:
         """Have a job join.
+
+        In another thread than that of `run`, make its model beforehand: initial weights are drawn
+        from the global random states, which are those of the job that trains.
 
         Raises:
             UsageError: It has no loader, or one that others use, its name is taken, it is amid an
@@ -363,6 +367,7 @@ class MultiTrainer:
         number, before = next(self._turns), [place.served for place in team]
         self._has_joined = False
         with ExitStack() as spans:
+            is_first = True
             for place in team:
                 place.served, place.is_unsaved = number, True
                 spans.enter_context(place.record.turn())
@@ -374,7 +379,10 @@ class MultiTrainer:
                     self._answer_requests()
                     if is_complete:
                         return
-                    if self._ended or self._is_interrupted(team) or not self._fits(team):
+                    # First steps are measured, and optimisers then have their states.
+                    may_not_fit = (is_first or self._has_joined) and not self._fits(team)
+                    is_first = False
+                    if self._ended or may_not_fit or self._is_interrupted(team):
                         for place, served in zip(team, before, strict=True):
                             place.served = served  # it goes on first among its equals
                         return
