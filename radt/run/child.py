@@ -8,12 +8,13 @@ process, hardware and end it shares.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -137,7 +138,6 @@ class Family:
         if parent.run.workload:
             tags[WORKLOAD] = parent.run.workload
         child = ChildRun(name, run_id, run_dir, self)
-        child._writer.open()  # noqa: SLF001 - before it is looked for
         run = replace(
             parent.run,
             registration=replace(
@@ -157,7 +157,12 @@ class Family:
             params={str(key): str(value) for key, value in params.items()},
             tags=tags,
         )
-        Manifest.of_this_process(run).write()
+        with ExitStack() as undone:
+            undone.callback(shutil.rmtree, run_dir.path, ignore_errors=True)
+            undone.callback(child._writer.close)  # noqa: SLF001
+            child._writer.open()  # noqa: SLF001 - before it is looked for
+            Manifest.of_this_process(run).write()
+            undone.pop_all()
         with suppress(RadtError, OSError):  # else its folder is looked for
             ask_for_collection(run_dir.path)
         return child

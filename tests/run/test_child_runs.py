@@ -207,6 +207,22 @@ def test_what_a_process_forks_ends_no_child(alone: Alone) -> None:
     assert list(frame[frame.metric == "forked"].value) == [5.0]
 
 
+def test_a_child_whose_folder_cannot_be_written_leaves_nothing(alone: Alone) -> None:
+    out, err = alone.run(
+        BEGIN + "from radt.collector.manifest import Manifest\n"
+        "def fail(self): raise OSError('No space left on device')\n"
+        "with radt.Run('many') as run:\n"
+        "    Manifest.write = fail\n"
+        "    def left(): return len(os.listdir('/proc/self/fd')), len(os.listdir(runs))\n"
+        f"    runs = {str(alone.home / 'runs')!r}\n"
+        "    before = left()\n"
+        "    for _ in range(3): run.child('a').log_metric('loss', 1.0)\n"
+        "    print(before == left())\n"
+    )
+    assert "No space left on device. Training goes on" in err
+    assert out.split()[-1] == "True"
+
+
 def test_nothing_is_recorded_where_radt_is_off(alone: Alone) -> None:
     source = (
         BEGIN + "with radt.Run() as run:\n"
