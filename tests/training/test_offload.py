@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -428,6 +429,37 @@ def test_nothing_is_left_after_close_or_an_exception(tmp_path: Path) -> None:
     assert not _threads()
     assert not _files_in(tmp_path)
     _plain(model, _ADAMW, batches)  # the model is a plain one again
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_activations_are_freed(recompute: bool) -> None:
+    """Of the measurement, of steps, and of a step that failed: a sigmoid keeps its output."""
+    seen: list[weakref.ref[Tensor]] = []
+
+    def see(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        seen.append(weakref.ref(output))
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if failing:
+            raise ZeroDivisionError
+        return functional.mse_loss(output, target)
+
+    failing: list[bool] = []
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.Sigmoid())])
+    for layer in model:
+        layer.register_forward_hook(see)
+    sample = torch.randn(4, 32), torch.randn(4, 32)
+    with offload(
+        model, optimizer_class=_ADAMW, loss=loss, sample=sample, memory="40KB",
+        accumulate=1, recompute=recompute,
+    ) as step:  # fmt: skip
+        step([sample])
+        failing.append(True)
+        with pytest.raises(ZeroDivisionError):
+            step([sample])
+        gc.collect()
+        assert seen
+        assert not [output for output in seen if output() is not None]
 
 
 def test_an_error_in_the_loading_thread_ends_the_step(tmp_path: Path) -> None:

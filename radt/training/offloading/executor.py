@@ -387,7 +387,7 @@ class Executor:
             if pointer not in known and pointer not in kept:
                 kept[pointer] = storage.nbytes()
                 self._budget.take(storage.nbytes())
-            return tensor
+            return tensor.detach()  # an output with its graph would keep itself alive
 
         def unpack(saved: Tensor | SavedView) -> Tensor:
             if isinstance(saved, SavedView):

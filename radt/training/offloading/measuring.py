@@ -191,11 +191,11 @@ class _Kept:
         self.byte_count = 0
 
     def pack(self, value: Any) -> Any:
-        """Count a tensor."""
+        """Count a tensor; return it without its graph, which would otherwise hold itself."""
         if isinstance(value, Tensor) and _pointer(value) not in self._seen:
             self._seen.add(_pointer(value))
             self.byte_count += value.untyped_storage().nbytes()
-        return value
+        return value.detach() if isinstance(value, Tensor) else value
 
 
 def _pointer(tensor: Tensor) -> int:
