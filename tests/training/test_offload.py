@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -322,6 +322,10 @@ def test_a_model_that_cannot_be_cut() -> None:
         offload(model, optimizer_class=_ADAMW, loss=functional.mse_loss, sample=sample, memory=9000)
 
 
+def _grouped(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return SGD([{"params": [parameter]} for parameter in parameters], lr=0.1)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -331,6 +335,7 @@ def test_a_model_that_cannot_be_cut() -> None:
         ({"sample": torch.zeros(3)}, "not a micro-batch"),
         ({"optimizer_class": SGD, "folder": "/nonexistent"}, "cannot be made: No such file"),
         ({"optimizer_class": torch.optim.LBFGS}, "optimizer_class cannot train"),
+        ({"optimizer_class": _grouped}, "several groups of parameters"),
         ({"blocks": ["head"]}, "expected modules of the model"),
     ],
 )  # fmt: skip
@@ -429,6 +434,52 @@ def test_nothing_is_left_after_close_or_an_exception(tmp_path: Path) -> None:
     assert not _threads()
     assert not _files_in(tmp_path)
     _plain(model, _ADAMW, batches)  # the model is a plain one again
+
+
+class _ToPair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x
+
+
+class _OfPair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return pair[1] + self.linear(pair[0])
+
+
+def test_a_step_that_failed_leaves_no_gradients() -> None:
+    """Neither of tied parameters, which stay in memory: the next step would add to them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(_ToPair(), _OfPair())  # one segment, as pairs cannot be handed over
+    model[1].linear.weight = model[0].linear.weight
+    plain = copy.deepcopy(model)
+    batch = [(torch.randn(4, 8), torch.randn(4, 8)) for _ in range(2)]
+    failing = [False, True]
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if is_failing and failing.pop(0):
+            raise ZeroDivisionError
+        return functional.mse_loss(output, target)
+
+    is_failing = False
+    with offload(
+        model, optimizer_class=_MOMENTUM, loss=loss, sample=batch[0], memory="1MB", accumulate=2
+    ) as step:
+        is_failing = True
+        with pytest.raises(ZeroDivisionError):
+            step(batch)
+        is_failing = False
+        assert len(step.plan.segments) == 1
+        losses = [step(batch).item()]
+    assert losses == _plain(plain, _MOMENTUM, [batch], functional.mse_loss)[0]
+    _assert_same(model.state_dict(), plain.state_dict())
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -551,6 +602,8 @@ def test_a_step_that_ended_in_the_middle_needs_a_checkpoint() -> None:
         _interrupt.clear()
         with pytest.raises(TrainingError, match="ended in the middle"):
             step([sample])
+        with pytest.raises(TrainingError, match="ended in the middle"):
+            step.job.state_dict()  # no checkpoint has some parameters a step ahead
         step.job.load_state_dict(state)
         assert step([sample]).item() == expected
     assert not _threads()

@@ -175,17 +175,25 @@ class Executor:
             TrainingError: A step before was interrupted in the middle; or what the model needs or
                 draws differs from what it did with the sample.
         """
+        self.check_whole()
+        try:
+            return self._step(batches)
+        except BaseException:
+            self._is_broken |= self._is_updating
+            self.rest()
+            raise
+
+    def check_whole(self) -> None:
+        """Raise if some parameters are a step ahead of others.
+
+        Raises:
+            TrainingError: A step before was interrupted in the middle.
+        """
         if self._is_broken:
             raise TrainingError(
                 "an offloaded step ended in the middle, so that some parameters are a step ahead",
                 "Load a checkpoint: step.job.load_state_dict(state)",
             )
-        try:
-            return self._step(batches)
-        except BaseException:
-            self._is_broken = self._is_updating
-            self.rest()
-            raise
 
     def rest(self) -> None:
         """Wait for the loading thread and free all that can be loaded again.
@@ -196,10 +204,10 @@ class Executor:
         futures, self._futures = self._futures, []
         self._loading.clear()
         errors = [error for future in futures if (error := future.exception()) is not None]
-        for segment in self._segments:
-            for block in segment.swapped:
-                for parameter in block.parameters:
-                    parameter.grad = None
+        for block in self._all_blocks():
+            for parameter in block.parameters:
+                parameter.grad = None
+            if block is not self._shared:
                 block.drop()
         self._resident.clear()
         self._is_updating = False
@@ -230,7 +238,6 @@ class Executor:
     def _step(self, batches: Sequence[tuple[Any, Any]]) -> Tensor:
         last = len(self._segments) - 1
         self._use(0)
-        self._is_updating = False
         for block in self._all_blocks():
             block.set_hyperparameters(self._optimizer)
         micros = [self._arriving(inputs, target) for inputs, target in batches]
@@ -252,6 +259,7 @@ class Executor:
                     self._load(at - 1)
                 self._backward(at, micros)
             self._hand_over(at)
+        self._is_updating = False  # the thread has all that is left to do
         ends[-1].restore(self._device)
         # Its own step is never called, and schedulers would warn.
         self._optimizer._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001
@@ -538,11 +546,10 @@ class Executor:
         if at == 0 and self._shared is not None:
             shared = self._shared
             shared.hand_over()
-            self._submit(lambda: shared.update(keep=True))
+            self._submit(lambda: self._update([shared], keep=True))
 
         def update() -> None:
-            for block in segment.swapped:
-                block.update(keep=at == 0)
+            self._update(segment.swapped, keep=at == 0)
             # Once a step: passes that take their memory anew each time are a third slower.
             if at == 0 and self._device.type == "cpu":
                 give_memory_back()
@@ -550,6 +557,17 @@ class Executor:
         future = self._submit(update)
         if at == 0:
             self._loading[0] = future
+
+    def _update(self, blocks: Sequence[SwappedBlock], keep: bool) -> None:
+        """Update blocks, in the thread."""
+        try:
+            for block in blocks:
+                block.update(keep)
+        except BaseException:
+            self._is_broken = True
+            raise
+        if self._device.type == "cpu":
+            give_memory_back()
 
     def _metrics_of_step(self) -> None:
         if self._metrics.record(resident=self._budget.recent_bytes, wait=self._wait_s):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from radt.errors import UsageError
 from radt.training.offloading.draws import DeviceRandomness, Draws
@@ -106,22 +106,18 @@ class Measurement:
         with segment.buffers_unchanged():
             with draws:  # and first of all, what is slower the first time
                 outputs = forward()
-            kept = _Kept([*values.values(), *swapped.parameters, *self._graph.shared])
+            kept = _Kept([*_tensors(values.values()), *swapped.parameters, *self._graph.shared])
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
                 outputs = forward()
-            for output in outputs.values():
+            for output in _tensors(outputs.values()):
                 kept.pack(output)
             forward_s, backward_s = [], []
             for _ in range(_REPEATS):
                 outputs.clear()
                 forward_s.append(self._timed(lambda: outputs.update(forward())))
                 backward_s.append(self._timed(lambda: self._backward(segment, values, outputs)))
-        for node, value in outputs.items():
-            if not is_last:
-                is_tensor = isinstance(value, Tensor)
-                values[node] = (
-                    value.detach().requires_grad_(value.requires_grad) if is_tensor else value
-                )
+        if not is_last:
+            values.update(tree_map(_without_graph, outputs))
         output_bytes = self._cut_bytes(at, values)
         update_s = self._update(swapped)
         swapped.drop()
@@ -143,12 +139,11 @@ class Measurement:
 
     def _backward(self, segment: PassSegment, values: Values, outputs: Values) -> None:
         """Go backward with gradients of one, and drop what it finds."""
-        roots = [v for v in outputs.values() if isinstance(v, Tensor) and v.requires_grad]
+        roots = [value for value in _tensors(outputs.values()) if value.requires_grad]
         if roots:
             torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
-        for value in (values[node] for node in segment.needed):
-            if isinstance(value, Tensor):
-                value.grad = None
+        for value in _tensors(values[node] for node in segment.needed):
+            value.grad = None
         for parameter in (*segment.swapped[0].parameters, *self._graph.shared):
             parameter.grad = None
 
@@ -196,6 +191,17 @@ class _Kept:
             self._seen.add(_pointer(value))
             self.byte_count += value.untyped_storage().nbytes()
         return value.detach() if isinstance(value, Tensor) else value
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Return all tensors among values, those in tuples included."""
+    return [leaf for leaf in tree_leaves(list(values)) if isinstance(leaf, Tensor)]
+
+
+def _without_graph(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().requires_grad_(value.requires_grad)
+    return value
 
 
 def _pointer(tensor: Tensor) -> int:

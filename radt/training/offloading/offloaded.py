@@ -142,6 +142,7 @@ class OffloadedStep:
         self._sample_bytes = 0
         try:
             self._optimizer = optimizer_class(graph.model.parameters())
+            _check_groups(self._optimizer)
             states = StateNames(optimizer_class)
 
             def swapped(parameters: Sequence[nn.Parameter]) -> SwappedBlock:
@@ -316,6 +317,8 @@ class OffloadedStep:
         """Have all parameters in the model, and all states in its optimiser, within the block."""
         executor = self._running()
         executor.rest()
+        if not replaced:
+            executor.check_whole()
         for block in self._all():
             block.give_back()
             if not replaced:
@@ -357,7 +360,11 @@ class OffloadedJob(Job):
         self._offloaded = step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the training goes on with: tensors and plain values."""
+        """Return all that the training goes on with: tensors and plain values.
+
+        Raises:
+            TrainingError: A step was interrupted in the middle, or an update failed.
+        """
         with self._offloaded._all_in_memory():  # noqa: SLF001
             state = super().state_dict()
         for name, _ in self.model.named_buffers():  # they stay, and training changes them
@@ -385,6 +392,14 @@ def _check(model: nn.Module, sample: Any, accumulate: int | str, recompute: bool
                 f"offload: parameter {name} is on {parameter.device}, expected it on the CPU",
                 "Build the model on the CPU; offload loads its segments where they are needed",
             )
+
+
+def _check_groups(optimizer: Optimizer) -> None:
+    if len(optimizer.param_groups) != 1:
+        raise UsageError(
+            "offload: optimizer_class makes several groups of parameters, expected one",
+            "Use the same settings for all of them, as in partial(AdamW, lr=1e-3)",
+        )
 
 
 def _bytes(memory: str | int) -> int:
