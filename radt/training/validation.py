@@ -14,7 +14,7 @@ from typing import Self
 
 from torch import nn
 
-from radt.errors import TrainingError, UsageError
+from radt.errors import UsageError
 from radt.run.notices import say
 from radt.run.paced import PacedMetrics
 from radt.run.run import active_run
@@ -293,7 +293,7 @@ class OverlappedValidator:
         try:
             try:
                 lane.prepare()
-            except TrainingError as error:
+            except BaseException as error:  # noqa: BLE001 - as below; the next epoch tries again
                 self._error = error
             while (running := self._queues[part].get()) is not None:
                 try:

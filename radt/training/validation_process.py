@@ -136,8 +136,12 @@ class Payload:
     def file(self) -> int:
         """Return the descriptor of a file in memory that has it."""
         descriptor = os.memfd_create("radt-validator")
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(self._bytes)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(self._bytes)
+        except OSError:
+            os.close(descriptor)
+            raise
         return descriptor
 
 
@@ -170,28 +174,23 @@ class ProcessLane:
             TrainingError: It cannot be started.
         """
         self._release()
-        ours, theirs = multiprocessing.Pipe()
-        payload = self._payload.file()
-        passed = [theirs.fileno(), self._memory.descriptor, payload]
-        numbers = [*passed, os.getpid(), self._part, self._parts]
         try:
-            # The kernel ends it with the thread that starts it, which lives until `close`.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND, *map(str, numbers)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=passed,
-                process_group=0,  # Ctrl-C is the training's, which then ends it
-            )
+            self._connection, theirs = multiprocessing.Pipe()
+            with theirs, os.fdopen(self._payload.file(), "rb") as payload:
+                passed = [theirs.fileno(), self._memory.descriptor, payload.fileno()]
+                numbers = [*passed, os.getpid(), self._part, self._parts]
+                # The kernel ends it with the thread that starts it, which lives until `close`.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _COMMAND, *map(str, numbers)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=passed,
+                    process_group=0,  # Ctrl-C is the training's, which then ends it
+                )
         except OSError as error:
-            ours.close()
             raise TrainingError(
                 f"the validator's process cannot be started: {error}",
-                "Free memory and processes on this machine",
+                "Free memory, processes and open files (ulimit -n) on this machine",
             ) from error
-        finally:
-            theirs.close()
-            os.close(payload)
-        self._connection = ours
         if self._killed:  # meanwhile
             self._process.kill()
 
@@ -239,21 +238,21 @@ class ProcessLane:
 
     def close(self) -> None:
         """Ask the process to end, and wait; kill it if it does not."""
-        if self._process is None or self._connection is None:
-            return
-        with suppress(ConnectionError):
-            self._connection.send_bytes(b"")
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        if self._process is not None and self._connection is not None:
+            with suppress(ConnectionError):
+                self._connection.send_bytes(b"")
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
         self._release()
 
     def kill(self) -> None:
         """Kill the process, from another thread."""
         self._killed = True
-        if self._process is not None:
-            self._process.kill()
+        process = self._process  # its thread may let go of it meanwhile
+        if process is not None:
+            process.kill()
 
     def _release(self) -> None:
         if self._process is not None:

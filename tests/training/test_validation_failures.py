@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -81,6 +83,25 @@ def test_a_process_raises_dies_is_killed_and_validates_again(
         else:
             assert result.metrics["epoch"] == epoch
             assert not result.failure
+
+
+def test_a_process_that_cannot_be_started_is_an_error() -> None:
+    """The limit of open files stands for any shortage: nobody waits for it for ever."""
+    model = counter()
+    set_epoch(model, 1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, before[1]))  # the snapshots' memory
+    try:
+        validator = OverlappedValidator(Fails({}), model)
+        with pytest.raises(TrainingError, match=r"cannot be started.*Too many open files"):
+            validator.submit(1)
+            validator.wait(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with contextlib.suppress(TrainingError):  # the lane has tried it twice, or once
+        validator.close()
 
 
 def test_an_exception_arrives_wherever_one_waits() -> None:
