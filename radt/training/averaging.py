@@ -108,6 +108,12 @@ class ElasticAverager:
         self._timeout_s = timeout_s
         self.plan = dict(plan or {})
         self.rounds = self.samples = self.replicas = 0
+        for name, tensor in [*job.model.named_parameters(), *job.model.named_buffers()]:
+            if tensor.is_complex():
+                raise UsageError(
+                    f"{name} of the model is complex, which cannot be averaged",
+                    "Keep real and imaginary parts in two tensors, or as torch.view_as_real(…)",
+                )
         self._parameters = list(job.model.parameters())
         self._buffers = list(job.model.buffers())
         # What all had after the last round, which DiLoCo's optimiser moves.
@@ -232,6 +238,7 @@ class ElasticAverager:
                 settings,
             )
         )
+        self._server.withdraw()  # who joined in the round before has it
         leading = meeting.leading
         if settings != leading.settings:
             raise TrainingError(

@@ -65,11 +65,16 @@ class Exchange:
         """Add to a number of the store, and return what all replicas have added.
 
         Raises:
-            RuntimeError: The store's replica is gone.
+            RuntimeError: The store's replica is gone, or was unreachable for a moment; then
+                `use_store` connects again.
         """
         if self._store is None:
             raise RuntimeError("the replicas' store is not connected")
-        return int(self._store.add(key, number))
+        try:
+            return int(self._store.add(key, number))
+        except RuntimeError:
+            self._store = None  # a connection that failed once never works again
+            raise
 
     def mark(self, key: str) -> None:
         """Let `wait` return for all replicas.

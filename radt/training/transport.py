@@ -5,6 +5,7 @@ torchft's own HTTP transport unpickles what it receives.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -115,12 +116,14 @@ class StateServer:
         self._changed = threading.Condition()
         self._round, self._data = "", b""
         self._closed = False
+        self._connections: set[socket.socket] = set()
         self._listener = socket.create_server(
             ("::", 0), family=socket.AF_INET6, dualstack_ipv6=True
         )
         self.address = f"{host}|{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept, name="radt-state", daemon=True)]
-        self._threads[0].start()
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, name="radt-state", daemon=True)
+        self._accepting.start()
 
     def offer(self, round_name: str, state: Mapping[str, Any]) -> None:
         """Let peers fetch a copy of the state, in place of the one before."""
@@ -129,8 +132,13 @@ class StateServer:
             self._round, self._data = round_name, data
             self._changed.notify_all()
 
+    def withdraw(self) -> None:
+        """Free the state that was offered, which is as large as the training's."""
+        with self._changed:
+            self._round, self._data = "", b""
+
     def close(self) -> None:
-        """Stop; all threads end."""
+        """Stop; all threads end, also those whose peers are silent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -138,6 +146,11 @@ class StateServer:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         except OSError:
             pass  # closed before
+        self._accepting.join()
+        with self._changed:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):  # its peer is gone
+                    connection.shutdown(socket.SHUT_RD)  # a state that is on its way arrives
         for thread in self._threads:
             thread.join()
         self._listener.close()
@@ -148,11 +161,13 @@ class StateServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # close()
+            with self._changed:
+                self._connections.add(connection)
             thread = threading.Thread(
                 target=self._give, args=(connection,), name="radt-state", daemon=True
             )
             thread.start()
-            self._threads = [known for known in self._threads if known.is_alive()] + [thread]
+            self._threads = [*(known for known in self._threads if known.is_alive()), thread]
 
     def _give(self, connection: socket.socket) -> None:
         with connection:
@@ -170,6 +185,9 @@ class StateServer:
                     connection.sendall(data)
             except OSError:
                 pass  # that peer is gone, or a stranger; a peer asks again
+            finally:
+                with self._changed:
+                    self._connections.discard(connection)
 
 
 def fetch(address: str, round_name: str, timeout_s: float) -> State:

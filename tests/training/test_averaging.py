@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -11,6 +13,7 @@ from torch import nn
 
 from radt.errors import TrainingError, UsageError
 from radt.training import ElasticAverager, Job, lighthouse
+from radt.training.exchange import Exchange, add_quietly
 from tests.support.averaging import (
     Lighthouse,
     Replica,
@@ -239,6 +242,40 @@ def test_a_lost_lighthouse_at_the_start_is_one_error(monkeypatch: pytest.MonkeyP
 def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ElasticAverager(_job(), **arguments)
+
+
+def test_complex_parameters_are_refused() -> None:
+    """Their sums would be those of the real parts."""
+    net = nn.Linear(2, 2)
+    net.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    job = Job("one", net, torch.optim.SGD(net.parameters(), lr=0.1), nn.functional.mse_loss)
+    with pytest.raises(UsageError, match="phase of the model is complex"):
+        ElasticAverager(job, global_batch=8, group="gpt")
+
+
+def test_a_connection_to_the_store_that_broke_is_made_again() -> None:
+    """As after a pause of the network: the store's replica lives."""
+    own, peer = Exchange("127.0.0.1", 60.0), Exchange("127.0.0.1", 60.0)
+    try:
+        before = set(os.listdir("/proc/self/fd"))
+        peer.use_store(own.address)
+        assert peer.count("samples", 1) == 1
+        _break({int(number) for number in os.listdir("/proc/self/fd") if number not in before})
+        assert add_quietly(peer, "samples", 1) is None
+        peer.use_store(own.address)
+        assert peer.count("samples", 1) == 2
+    finally:
+        peer.close()
+        own.close()
+
+
+def _break(descriptors: set[int]) -> None:
+    for number in descriptors:
+        try:
+            with socket.socket(fileno=os.dup(number)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:  # no socket, or gone: that of the listing
+            continue
 
 
 def test_samples_are_counted_within_the_block() -> None:

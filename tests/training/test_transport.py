@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from radt.errors import TrainingError
 from radt.training.transport import StateServer, check_sendable, fetch, packed, unpacked
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 _PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 _TENSORS = st.builds(
@@ -75,7 +77,7 @@ def test_a_peer_waits_for_the_round_that_it_wants() -> None:
         assert found == [{"of": 2}]
     finally:
         server.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "radt-state"]
+    assert not _state_threads()
 
 
 def test_a_peer_hears_that_a_round_will_not_end() -> None:
@@ -93,3 +95,30 @@ def test_a_peer_hears_that_a_round_will_not_end() -> None:
     server.close()
     peer.join()
     assert len(errors) == 1
+
+
+def test_a_silent_peer_does_not_keep_a_replica_from_leaving() -> None:
+    server = StateServer("127.0.0.1", 10 * TIMEOUT_S)
+    host, _, port = server.address.rpartition("|")
+    with socket.create_connection((host, int(port))):
+        wait_until(lambda: len(_state_threads()) == 2, "the peer is served")
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        closing.join(TIMEOUT_S)
+        assert not closing.is_alive()
+    assert not _state_threads()
+
+
+def test_a_state_that_was_withdrawn_is_not_given() -> None:
+    server = StateServer("127.0.0.1", 0.1)
+    try:
+        server.offer("round 1", {"of": 1})
+        server.withdraw()
+        with pytest.raises(ConnectionError, match="did not end round"):
+            fetch(server.address, "round 1", 60.0)
+    finally:
+        server.close()
+
+
+def _state_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "radt-state"]
