@@ -346,6 +346,22 @@ def test_invalid_arguments(options: dict[str, Any], message: str) -> None:
     assert model.position.numel() == 8 * 32
 
 
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), self.scale
+
+
+def test_a_model_that_returns_a_parameter_is_refused() -> None:
+    sample = torch.randn(4, 8), torch.randn(4, 8)
+    with pytest.raises(UsageError, match="the model returns scale itself"):
+        offload(_Scaled(), optimizer_class=_ADAMW, loss=_loss, sample=sample, memory="1MB")
+
+
 def test_too_many_and_too_large_micro_batches() -> None:
     torch.manual_seed(0)
     with _started(_Language(), _tokens(1, 2)) as step:

@@ -66,7 +66,8 @@ class ModelGraph:
 
     Raises:
         TrainingError: The model cannot be traced.
-        UsageError: `blocks` are not modules of the model, or do not have all parameters.
+        UsageError: `blocks` are not modules of the model, or do not have all parameters; or the
+            model returns a parameter or buffer itself.
     """
 
     def __init__(self, model: nn.Module, blocks: Sequence[nn.Module] | None = None) -> None:
@@ -74,6 +75,12 @@ class ModelGraph:
         self._graph = _traced(model) if blocks is None else _chained(model, blocks)
         nodes = [node for node in self._graph.nodes if node.op not in ("placeholder", "output")]
         (self.result,) = (node for node in self._graph.nodes if node.op == "output")
+        for node in self.result.all_input_nodes:
+            if node.op == "get_attr":
+                raise UsageError(
+                    f"offload: the model returns {node.target} itself, which is away at times",
+                    "Return what is computed with it",
+                )
         self.inputs, *others = (node for node in self._graph.nodes if node.op == "placeholder")
         self.constants: Values = {node: node.args[0] for node in others}
         self.shared: list[nn.Parameter] = []
