@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from radt.errors import MissingPackageError, RadtError, TrainingError
+from radt.errors import MissingPackageError, RadtError, TrainingError, UsageError
 from radt.home import HOME_VARIABLE, runtime_dir
 
 #: torchft's name for the lighthouse's address.
@@ -31,6 +32,7 @@ _JOIN_MS = 3_600_000
 #: The rows of a workload start together, the lighthouse among them.
 _START_S = 60.0
 _POLL_S = 0.2
+_ADDRESS = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):\d{1,5}/?")
 #: A workload's rows meet at one lighthouse, those of another workload do not.
 _SCOPE_VARIABLES = (HOME_VARIABLE, "RADT_EXPERIMENT", "RADT_WORKLOAD")
 
@@ -102,9 +104,12 @@ def lighthouse_address(group: str, given: str | None) -> str:
             group on this machine.
 
     Raises:
+        UsageError: The given address is none.
         TrainingError: None answers within a minute.
     """
     fixed = given or os.environ.get(ADDRESS_VARIABLE)
+    if fixed is not None and not _ADDRESS.fullmatch(fixed):
+        raise UsageError(f"the address of the lighthouse is {fixed!r}, expected http://HOST:PORT")
     file = _address_file(group)
     deadline_s = time.monotonic() + _START_S
     address = None

@@ -278,6 +278,19 @@ def _break(descriptors: set[int]) -> None:
             continue
 
 
+@pytest.mark.parametrize("address", ["localhost:29510", "http://localhost", "http://here:there"])
+def test_an_address_in_the_environment_is_checked(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lighthouse, "_START_S", 0.1)
+    monkeypatch.setenv(lighthouse.ADDRESS_VARIABLE, address)
+    with (
+        pytest.raises(UsageError, match="expected http://HOST:PORT"),
+        ElasticAverager(_job(), global_batch=8, group="gpt"),
+    ):
+        pass
+
+
 def test_samples_are_counted_within_the_block() -> None:
     averager = ElasticAverager(_job(), global_batch=8, group="gpt")
     with pytest.raises(UsageError, match="samples is -1"):
