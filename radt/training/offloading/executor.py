@@ -566,8 +566,6 @@ class Executor:
         except BaseException:
             self._is_broken = True
             raise
-        if self._device.type == "cpu":
-            give_memory_back()
 
     def _metrics_of_step(self) -> None:
         if self._metrics.record(resident=self._budget.recent_bytes, wait=self._wait_s):
