@@ -305,7 +305,7 @@ def _leases(
                 continue
             text = quantity.info.text
             known = (
-                "" if best is None else f"; alone {text(best)}, so at most {units.factor(bound)}"
+                "" if bound is None else f"; alone {text(best)}, so at most {units.factor(bound)}"
             )
             yield Technique(
                 f"{group.name} in {workload.label}",

@@ -321,7 +321,7 @@ class OverlappedValidator:
             if not self._is_aborted:
                 say(f"epoch {epoch} was not validated, and training goes on: {failure}")
         except BaseException as raised:  # noqa: BLE001 - as in `_work`
-            failure, error = str(raised), raised
+            metrics, failure, error = {}, str(raised), raised
         result = ValidationResult(epoch, metrics, running.snapshot, failure, duration_s)
         self._results[epoch] = result
         if error is None:

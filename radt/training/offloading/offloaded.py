@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -262,18 +262,18 @@ class OffloadedStep:
         if self._is_closed:
             return
         self._is_closed = True
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._store.close)
+            stack.callback(self._give_back)  # also if the last update has failed
             if self._executor is not None:
-                try:
-                    self._executor.rest()
-                finally:
-                    self._executor.close()
-            if self._is_away:
-                for block in self._all():
-                    block.give_back()
-                self._move_buffers(torch.device("cpu"))
-        finally:
-            self._store.close()
+                stack.callback(self._executor.close)
+                self._executor.rest()
+
+    def _give_back(self) -> None:
+        if self._is_away:
+            for block in self._all():
+                block.give_back()
+            self._move_buffers(torch.device("cpu"))
 
     def __enter__(self) -> Self:
         return self
