@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -84,12 +85,13 @@ class Trained:
 
         def validate(model: nn.Module, epoch: int) -> None:
             if not validators:
-                validators.append(OverlappedValidator(evaluate, model, parts=parts, where=where))
+                validator = OverlappedValidator(evaluate, model, parts=parts, where=where)
+                validators.append(stack.enter_context(validator))
             validators[0].submit(epoch)
             collect()
 
-        trained = cls(validate)
-        validators[0].close()
+        with ExitStack() as stack:
+            trained = cls(validate)
         collect()
         trained.metrics, trained.snapshots = found, snapshots
         return trained
