@@ -92,9 +92,12 @@ def test_a_process_that_cannot_be_started_is_an_error() -> None:
     model = counter()
     set_epoch(model, 1)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, before[1]))  # the snapshots' memory
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    held = [os.dup(0)]
+    while held[-1] <= highest:  # numbers that are free below others
+        held.append(os.dup(0))
+    limit = held[-1] + 1 + 2  # the snapshots' memory and its mapping
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
         validator = OverlappedValidator(Fails({}), model)
         with pytest.raises(TrainingError, match=r"cannot be started.*Too many open files"):
@@ -102,6 +105,8 @@ def test_a_process_that_cannot_be_started_is_an_error() -> None:
             validator.wait(1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for number in held:
+            os.close(number)
     with contextlib.suppress(TrainingError):  # the lane has tried it twice, or once
         validator.close()
 
