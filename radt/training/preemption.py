@@ -116,7 +116,8 @@ class Boundaries:
 
     def __init__(self, model: nn.Module, segments: Sequence[Segment], reached: Reached) -> None:
         self._reached = reached
-        self._parameters = {id(parameter) for parameter in model.parameters()}
+        # With the parameters: the id of one that is gone may be another model's.
+        self._parameters = {id(parameter): parameter for parameter in model.parameters()}
         self._hooks = [register_optimizer_step_pre_hook(self._before_step)]
         modules = dict(model.named_modules())
         for name in dict.fromkeys(segment.blocks[0].name for segment in segments[1:]):

@@ -180,8 +180,8 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     expect(page.locator(".report-head")).to_contain_text("'epoch:x' names no epochs")
     expect(facts).to_contain_text("all epochs after the first")
     field.fill("")
-    page.get_by_role("switch", name="only overlap").click(force=True)
     expect(page).not_to_have_url(re.compile("report.window"))
+    page.get_by_role("switch", name="only overlap").click(force=True)
     expect(facts).not_to_contain_text("while")
     assert watched.errors == []
 

@@ -106,7 +106,7 @@ def test_an_exception_at_a_boundary_leaves_the_step_in_each_pass() -> None:
 
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     one, two = (Segment((Block(name, 1, 1, 0, 0),)) for name in "01")
-    Boundaries(net, [one, two], leave)
+    boundaries = Boundaries(net, [one, two], leave)
     optimizer = torch.optim.SGD(net.parameters())
     wanted = ["1", "0", "the optimizer"]
     while wanted:
@@ -114,6 +114,7 @@ def test_an_exception_at_a_boundary_leaves_the_step_in_each_pass() -> None:
             net(torch.ones(2, 4)).sum().backward()
             optimizer.step()
         wanted.pop()
+    boundaries.remove()
 
 
 class Functional(nn.Module):
