@@ -112,6 +112,8 @@ class Server:
         self._rate, self._held, self._device = args.requests_per_s, held, device
         self._chance = random.Random(args.seed)
         self._over = threading.Event()
+        #: Set after the first step of the training: what comes before is its start.
+        self.counting = threading.Event()
         torch.manual_seed(args.seed)
         width = args.serve_width
         layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
@@ -121,6 +123,8 @@ class Server:
 
     def _serve(self) -> None:
         run = radt.active_run()
+        if self._device.type == "cpu":
+            torch.set_num_threads(1)  # a new thread has as many as there are cores
         with torch.inference_mode():
             self._answer()
             came_s = time.perf_counter()
@@ -131,6 +135,8 @@ class Server:
                 trained_s = time.clock_gettime(self._training_clock)
                 with self._held():
                     self._answer()
+                if not self.counting.is_set():
+                    continue
                 self.training_s.append(time.clock_gettime(self._training_clock) - trained_s)
                 self.latencies_s.append(time.perf_counter() - came_s)
                 if run is not None:
@@ -151,7 +157,9 @@ class Server:
         self._thread.join()
 
 
-def train(args: argparse.Namespace, device: torch.device) -> list[float]:
+def train(
+    args: argparse.Namespace, device: torch.device, first_step_ended: Callable[[], None]
+) -> list[float]:
     """Train, and return the losses."""
     torch.manual_seed(args.seed)
     batches = [
@@ -173,6 +181,8 @@ def train(args: argparse.Namespace, device: torch.device) -> list[float]:
 
     def recorded() -> None:
         losses.append(last.item())
+        if len(losses) == 1:
+            first_step_ended()
         if (run := radt.active_run()) is not None:
             run.log_metric("loss", losses[-1], step=len(losses))
 
@@ -241,12 +251,19 @@ def main() -> None:
     with radt.Run() as run:
         server = Server(args, device, lambda: high)
         with nullcontext() if args.part is Part.TRAIN else server:
-            begin_s = time.perf_counter()
             if args.arm is Arm.ALONE or args.part is Part.SERVE:
+                server.counting.set()
                 over.wait(args.seconds)
             else:
-                losses = train(args, device)
-                summary["steps_per_s"] = len(losses) / (time.perf_counter() - begin_s)
+                begin_s = 0.0
+
+                def first_step_ended() -> None:
+                    nonlocal begin_s
+                    begin_s = time.perf_counter()
+                    server.counting.set()
+
+                losses = train(args, device, first_step_ended)
+                summary["steps_per_s"] = (len(losses) - 1) / (time.perf_counter() - begin_s)
                 summary["last_loss"] = losses[-1]
         if server.latencies_s:
             cuts = statistics.quantiles(server.latencies_s, n=100)
