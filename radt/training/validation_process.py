@@ -18,6 +18,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -145,6 +146,16 @@ class Payload:
         return descriptor
 
 
+#: Held while a process starts. A loader's worker that is forked meanwhile would have the pipe that
+#: says that the process has started, and `subprocess.Popen` would wait until that worker ends.
+_STARTING = threading.Lock()
+os.register_at_fork(
+    before=_STARTING.acquire,
+    after_in_parent=_STARTING.release,
+    after_in_child=_STARTING.release,
+)
+
+
 class ProcessLane:
     """Evaluates one part in a process, which is started again after it was killed.
 
@@ -180,12 +191,13 @@ class ProcessLane:
                 passed = [theirs.fileno(), self._memory.descriptor, payload.fileno()]
                 numbers = [*passed, os.getpid(), self._part, self._parts]
                 # The kernel ends it with the thread that starts it, which lives until `close`.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _COMMAND, *map(str, numbers)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=passed,
-                    process_group=0,  # Ctrl-C is the training's, which then ends it
-                )
+                with _STARTING:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-P", "-c", _COMMAND, *map(str, numbers)],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=passed,
+                        process_group=0,  # Ctrl-C is the training's, which then ends it
+                    )
         except OSError as error:
             raise TrainingError(
                 f"the validator's process cannot be started: {error}",

@@ -111,6 +111,38 @@ def test_a_process_that_cannot_be_started_is_an_error() -> None:
         validator.close()
 
 
+def test_no_worker_of_a_loader_is_forked_while_the_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would keep a pipe open whose end `Popen` waits for."""
+    begun, forks = threading.Event(), []
+    real = subprocess.Popen
+
+    def fork() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        forks.append(begun.is_set())
+        os.waitpid(pid, 0)
+
+    def popen(*arguments: object, **options: object) -> object:
+        forking.start()
+        forking.join(0.2)
+        process = real(*arguments, **options)  # type: ignore[call-overload]
+        begun.set()
+        return process
+
+    forking = threading.Thread(target=fork)
+    monkeypatch.setattr("radt.training.validation_process.subprocess.Popen", popen)
+    model = counter()
+    set_epoch(model, 1)
+    with OverlappedValidator(Fails({}), model) as validator:
+        validator.submit(1)
+        assert not validator.wait(1).failure
+    forking.join()
+    assert forks == [True]
+
+
 def test_an_exception_arrives_wherever_one_waits() -> None:
     for arrives_at in ("submit", "wait", "finished", "close"):
         model = counter()
