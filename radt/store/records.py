@@ -73,8 +73,11 @@ class RunRecord:
 
     @property
     def is_from_mlflow(self) -> bool:
-        """Return whether the run was imported from MLflow: it has only MLflow's id."""
-        return self.run_id == self.mlflow_run_id
+        """Return whether the run was imported from MLflow, which does not know its machine.
+
+        A run that radt recorded and uploaded to a database has one id in both, too.
+        """
+        return self.run_id == self.mlflow_run_id and not self.host
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ def test_children_of_a_row_are_nested_below_it_in_mlflow(bench: Bench) -> None:
     bench.experiment(HEADER + ROW)
     bench.radt("experiment.csv")
     bench.wait_delivered()
+    assert not any(run.is_from_mlflow for run in bench.reader.runs()), "they have a machine"
     runs = bench.mlflow_runs("jobs")
     assert set(runs) == {"workload all", "(all a) many", "lenet", "broken", "open"}
     parent = runs["(all a) many"]
