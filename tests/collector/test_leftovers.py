@@ -39,7 +39,7 @@ def test_runs_of_before_the_restart_are_ended_and_others_left(project: Project) 
     project.writer.append(old.run_id, [SeriesBatch(0, points)])
 
     run = project.run()
-    wait_for(lambda: run.row.status is RunStatus.RUNNING)
+    wait_for(lambda: project.reader.run(old.run_id).status.ended)
     ended = project.reader.run(old.run_id)
     assert (ended.status, ended.end_reason) == (RunStatus.KILLED, REASON)
     assert ended.ended_ns == before_ns + 5, "when it was last heard of"
