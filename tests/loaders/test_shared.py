@@ -25,6 +25,7 @@ from tests.support.shared_loading import (
     epoch_of,
     expected,
     flat,
+    left_flag,
     make_growing,
     make_random,
     make_slow_to_begin,
@@ -178,6 +179,7 @@ def test_nobody_joins_an_epoch_whose_rest_nobody_wanted(tmp_path: Path) -> None:
         next(iter(first))  # and the loop is left
         with SharedLoader(make_slow_to_leave, join="now", **options) as late:
             first.close()
+            wait_until(left_flag(flag).exists, "the server to leave the loop")
             batches = iter(late)
             SharedLoader(make_slow_to_leave, **options).close()  # it was answered after that
             flag.touch()

@@ -131,7 +131,7 @@ class SlowToBegin:
 
 
 def make_slow_to_leave(flag: str) -> Any:
-    """A loop that is left takes until there is a file."""
+    """A loop that is left says so with a file beside ``flag``, and takes until that is there."""
     return SlowToLeave(Path(flag))
 
 
@@ -144,7 +144,13 @@ class SlowToLeave:
             for number in range(20):
                 yield torch.tensor([number])
         finally:
+            left_flag(self.flag).touch()
             wait_until(self.flag.exists, "its file")
+
+
+def left_flag(flag: Path) -> Path:
+    """Return the file that there is once the loop of `make_slow_to_leave` is left."""
+    return flag.with_suffix(".left")
 
 
 def make_nothing() -> None:

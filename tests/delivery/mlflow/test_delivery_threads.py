@@ -46,13 +46,13 @@ def test_locked_database_is_tried_again_by_both(
     lab.end(first)
     (second,) = lab.add_workload()
     text = mlflow_db.sql.text
-    # MLflow waits 20 seconds for a lock; a test need not.
-    monkeypatch.setattr(
-        mlflow_db.sql, "text", lambda statement: text(statement.replace("= 20000", "= 1"))
-    )
     database = sqlite3.connect(lab.home.path / "mlflow.db", isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
-    with caplog.at_level(logging.WARNING, "radt.delivery.mlflow"):
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "radt.delivery.mlflow"):
+        # MLflow waits 20 seconds for a lock; a test need not while it holds one.
+        patch.setattr(
+            mlflow_db.sql, "text", lambda statement: text(statement.replace("= 20000", "= 1"))
+        )
         start()
         wait_until(lambda: f"{second.workload_id} waits" in caplog.text, "the creator met the lock")
         wait_until(lambda: f"{first.run_id} waits" in caplog.text, "the uploader too")
