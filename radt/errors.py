@@ -26,6 +26,8 @@
     ├── SourceError             files to import cannot be read
     ├── LoaderError             a loader of radt.loaders cannot give its next batch
     ├── TrainingError           a technique of radt.training cannot begin or go on
+    ├── ClusterError            an engine refuses, or a submission cannot go on
+    │   └── EngineAwayError     the engine does not answer just now
     ├── ArchiveError            the archive of a run cannot be read, or is incomplete
     └── StackError              compose.yaml or one of its servers cannot be set up
 
@@ -225,6 +227,14 @@ class LoaderError(RadtError):
 
 class TrainingError(RadtError):
     """A technique of `radt.training` cannot begin or go on: a job, a segment, a validation."""
+
+
+class ClusterError(RadtError):
+    """A cluster's engine is not there or refuses, or a submission cannot go on."""
+
+
+class EngineAwayError(ClusterError):
+    """The engine does not answer just now, and may later."""
 
 
 class ArchiveError(RadtError):

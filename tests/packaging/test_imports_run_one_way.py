@@ -72,6 +72,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
     | {"listeners", "analysis", "render"},
+    "cluster": BASE | {"runner", "experiment", "delivery", "store", "collector"} | {"collocation"},
     "selftest": BASE | {"store", "collector", "collocation", "listeners", "analysis"},
     "api": BASE | {"runner", "experiment", "listeners", "collocation"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
@@ -92,7 +93,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         "trace",
     }
     | {"listeners", "frontend", "collocation", "environments"}
-    | {"selftest", "compose"},
+    | {"selftest", "compose", "cluster"},
     "mlflow_plugin": frozenset({"run"}),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset({"run", "load", "api", "integrations"}),

@@ -1,0 +1,131 @@
+"""What radt needs of a cluster: five questions, which Slurm answers, and a simulation in tests.
+
+Where and when a job starts, priorities, preemption and requeueing are the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from radt.cluster.shape import Shape
+
+
+class Phase(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"  # also again, after its node failed
+    HELD = "held"  # waits for a release
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class End(StrEnum):
+    """How the engine says that a job ended."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    TIMEOUT = "TIMEOUT"
+    PREEMPTED = "PREEMPTED"
+    NODE_FAIL = "NODE_FAIL"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobId:
+    """A job of an array: the engine's id of the array, and its index there; ``1234_7``."""
+
+    array: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.array}_{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What the engine says of a job.
+
+    ``reason`` says why it waits; ``nodes`` are where it runs or ran; ``starts`` is the engine's
+    estimate of its start, as text.
+    """
+
+    phase: Phase
+    reason: str = ""
+    nodes: str = ""
+    end: End | None = None
+    starts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRequest:
+    """An array to be submitted.
+
+    Args:
+        name: Shown in the queue.
+        intent: Its own in all the cluster; `Engine.find` finds the array by it.
+        shape: Of each job.
+        indices: Of its jobs.
+        script: The batch script; the engine's variable of the job's index is in it.
+        output: Where the script's output goes, with the engine's placeholders.
+        most_at_once: How many of its jobs may run at a time; None for all.
+        options: The site's, handed on unchanged.
+    """
+
+    name: str
+    intent: str
+    shape: Shape
+    indices: Collection[int]
+    script: str
+    output: str
+    most_at_once: int | None = None
+    options: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """A cluster.
+
+    Every method raises `ClusterError` if the engine is not there, does not answer, or refuses;
+    `EngineAwayError`, which is one, if it may answer later.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in messages and in ``--on``."""
+
+    @property
+    def max_array_size(self) -> int:
+        """Jobs that an array may have."""
+
+    def check(self, request: ArrayRequest) -> str:
+        """Return what the engine says of a request without submitting it: when it would start.
+
+        Raises:
+            ClusterError: It would be refused.
+        """
+
+    def submit(self, request: ArrayRequest) -> str:
+        """Submit an array and return the engine's id of it."""
+
+    def find(self, intent: str) -> str | None:
+        """Return the id of the array that was submitted with this intent, None if there is none."""
+
+    def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
+        """Return the states of all jobs of arrays by one question.
+
+        A job that the engine has forgotten is missing.
+        """
+
+    def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
+        """Ask jobs to end as Ctrl-C does; with ``now`` kill them. Ended ones are left alone."""
+
+    def release(self, jobs: Collection[JobId]) -> None:
+        """Let held jobs start."""
+
+    def hold(self, jobs: Collection[JobId]) -> None:
+        """Keep queued jobs from starting."""

@@ -1,0 +1,362 @@
+"""The folder that submit host and nodes share: one a submission, one writer a file.
+
+::
+
+    submissions/ID/
+    ├── submission.json           written once, before anything is submitted
+    ├── experiment.csv            the file as it was
+    ├── arrays/3/
+    │   ├── script.sh             also the intent: there before the engine is asked
+    │   └── job.8812              the engine's id, once it has answered
+    ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next number
+    │   ├── start.json            where and when
+    │   ├── beat.41               renamed every 10 s: somebody is at work
+    │   ├── statuses.3.json       of the rows so far; the last one says that it has ended
+    │   ├── output.log            of the runner
+    │   └── runs/RUN_ID/          the archive of a run, as far as it has got, and its output.log
+    ├── hold                      why no further job is to start
+    └── closed                    all of it is settled
+
+A network file system may show old content, but not a new name with an old one's content: files
+appear complete under names that were never used before, and nothing is changed in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from radt.cluster.shape import JobArray, Shape, WorkloadKey
+from radt.errors import ClusterError
+from radt.experiment.status import RowStatus
+
+BEAT_S = 10.0
+#: Starts of a job, at most: what starts so often and never ends, never will.
+MOST_ATTEMPTS = 5
+_STATUSES = re.compile(r"statuses\.(\d+)\.json")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobKey:
+    """A job of a submission: the number of its array there, and its index in it; ``3-17``."""
+
+    array: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.array}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> JobKey:
+        array, index = text.split("-")
+        return cls(int(array), int(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was submitted at once, and all that a node needs to know.
+
+    ``file`` is the experiment file, which the submit host keeps; ``options`` are those of the
+    start (`ExperimentOptions`, in JSON values); ``settings`` the settings that nodes must share
+    with the submit host, by their variables.
+    """
+
+    submission_id: str
+    engine: str
+    file: str
+    host: str
+    user: str
+    radt_version: str
+    python: str
+    arrays: tuple[JobArray, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
+        return self.arrays[job.array].jobs[job.index]
+
+    @property
+    def jobs(self) -> Iterator[JobKey]:
+        for number, array in enumerate(self.arrays):
+            yield from (JobKey(number, index) for index in range(len(array.jobs)))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse what `to_json` made.
+
+        Raises:
+            ValueError: It is something else.
+            TypeError: It is something else.
+            KeyError: It is something else.
+        """
+        values = json.loads(text)
+        arrays = tuple(
+            JobArray(
+                Shape(**array["shape"]),
+                tuple(tuple(WorkloadKey(**key) for key in job) for job in array["jobs"]),
+            )
+            for array in values.pop("arrays")
+        )
+        return cls(**values, arrays=arrays)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Who began an attempt. ``job_id`` is the engine's, such as ``1234_7``."""
+
+    host: str
+    job_id: str
+    pid: int
+    radt_version: str
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """An attempt as its folder shows it.
+
+    ``beats`` counts its signs of life: only whether it grows says something. ``statuses`` are by
+    the lines of the file as it was submitted. ``ended`` is whether the attempt said so itself;
+    ``reason`` why, if it did not run all of its workloads.
+    """
+
+    number: int
+    start: Start | None
+    beats: int
+    statuses: Mapping[int, RowStatus]
+    ended: bool
+    reason: str = ""
+
+
+class Attempt:
+    """The folder of one start of a job; its node is the only writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = int(path.name)
+        self._beats = 0
+        self._written = 0
+
+    @property
+    def output_log(self) -> Path:
+        return self.path / "output.log"
+
+    def run_folder(self, run_id: str) -> Path:
+        """Where the archive of a run goes."""
+        return self.path / "runs" / run_id
+
+    def run_folders(self) -> Sequence[Path]:
+        folder = self.path / "runs"
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def begin(self, start: Start) -> None:
+        put(self.path / "start.json", json.dumps(asdict(start)))
+
+    def beat(self) -> None:
+        """Show that somebody is at work."""
+        before, self._beats = self.path / f"beat.{self._beats}", self._beats + 1
+        after = self.path / f"beat.{self._beats}"
+        if self._beats == 1:
+            after.touch(mode=0o600)
+        else:
+            before.rename(after)
+
+    def put_statuses(
+        self, statuses: Mapping[int, RowStatus], *, ended: bool = False, reason: str = ""
+    ) -> None:
+        """Say how the rows stand, all of them; the last time with ``ended``."""
+        rows = {line: asdict(status) for line, status in statuses.items()}
+        content = {"rows": rows, "ended": ended, "reason": reason}
+        before, self._written = self._written, self._written + 1
+        put(self.path / f"statuses.{self._written}.json", json.dumps(content))
+        (self.path / f"statuses.{before}.json").unlink(missing_ok=True)
+
+    def view(self) -> AttemptView:
+        """Return what the folder shows now."""
+        names = [entry.name for entry in os.scandir(self.path)]
+        beats = max(
+            (int(n.removeprefix("beat.")) for n in names if n.startswith("beat.")), default=0
+        )
+        start = _json(self.path / "start.json") if "start.json" in names else None
+        numbers = sorted(int(m[1]) for name in names if (m := _STATUSES.fullmatch(name)))
+        content: dict[str, Any] = {}
+        for number in reversed(numbers):  # the newest may be replaced meanwhile
+            if found := _json(self.path / f"statuses.{number}.json"):
+                content = found
+                break
+        return AttemptView(
+            self.number,
+            Start(**start) if start else None,
+            beats,
+            {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
+            bool(content.get("ended", False)),
+            str(content.get("reason", "")),
+        )
+
+
+class Spool:
+    """The folder of a submission.
+
+    Args:
+        path: The folder; see `create` for a new one.
+
+    Raises:
+        ClusterError: It has no submission that this radt understands.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.submission = Submission.from_json((path / "submission.json").read_text())
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ClusterError(
+                f"{path} has no submission that this radt can read: {error}",
+                "Check that the folder is there, and that radt is the version that submitted it",
+            ) from error
+
+    @classmethod
+    def create(cls, folder: Path, submission: Submission, experiment: bytes) -> Spool:
+        """Make the folder of a submission in ``folder``, private to the user.
+
+        Raises:
+            ClusterError: It cannot be written.
+        """
+        path = folder / submission.submission_id
+        try:
+            path.mkdir(mode=0o700, parents=True)
+            for name in ("arrays", "jobs"):
+                (path / name).mkdir(mode=0o700)
+            (path / "experiment.csv").write_bytes(experiment)
+            put(path / "submission.json", submission.to_json())
+        except OSError as error:
+            raise ClusterError(
+                f"cannot write the submission into {path}: {error.strerror}",
+                "Set folder in [cluster] of radt.toml to a folder that all nodes see",
+            ) from error
+        return cls(path)
+
+    @property
+    def experiment_csv(self) -> Path:
+        """The experiment file as it was."""
+        return self.path / "experiment.csv"
+
+    # Arrays: written by the submit host -----------------------------------------------------------
+
+    def intend(self, array: int, script: str) -> None:
+        """Note that the engine is about to be asked for an array."""
+        folder = self.path / "arrays" / str(array)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        put(folder / "script.sh", script)
+
+    def intent(self, array: int) -> str:
+        """The text by which the engine finds the array again."""
+        return f"radt:{self.submission.submission_id}:{array}"
+
+    def submitted(self, array: int, job_id: str) -> None:
+        (self.path / "arrays" / str(array) / f"job.{job_id}").touch(mode=0o600)
+
+    def is_intended(self, array: int) -> bool:
+        return (self.path / "arrays" / str(array) / "script.sh").exists()
+
+    def job_ids(self) -> dict[int, list[str]]:
+        """The engine's ids of arrays, by their numbers: several where jobs were submitted again."""
+        return {
+            int(folder.name): sorted(
+                (file.name.removeprefix("job.") for file in folder.glob("job.*")), key=int
+            )
+            for folder in (self.path / "arrays").iterdir()
+        }
+
+    # Attempts: written by the nodes ---------------------------------------------------------------
+
+    def claim(self, job: JobKey) -> Attempt:
+        """Make the folder of the next attempt; two nodes never get the same.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        folder = self.path / "jobs" / str(job) / "attempts"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            number = self.last_attempt(job) + 1
+            try:
+                (folder / str(number)).mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return Attempt(folder / str(number))
+
+    def last_attempt(self, job: JobKey) -> int:
+        """The highest number of an attempt; 0 if there is none."""
+        folder = self.path / "jobs" / str(job) / "attempts"
+        try:
+            return max((int(entry.name) for entry in os.scandir(folder)), default=0)
+        except FileNotFoundError:
+            return 0
+
+    def attempts(self, job: JobKey) -> list[Attempt]:
+        """All attempts of a job, the newest last."""
+        folder = self.path / "jobs" / str(job) / "attempts"
+        return [Attempt(folder / str(number + 1)) for number in range(self.last_attempt(job))]
+
+    # The whole ------------------------------------------------------------------------------------
+
+    def hold(self, reason: str) -> None:
+        """Say that no further job is to start."""
+        put(self.path / "hold", reason)
+
+    @property
+    def held(self) -> str:
+        """Why no further job is to start; "" if they may."""
+        try:
+            return (self.path / "hold").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def close(self) -> None:
+        """Note that all of it is settled."""
+        (self.path / "closed").touch(mode=0o600)
+
+    @property
+    def is_closed(self) -> bool:
+        return (self.path / "closed").exists()
+
+
+def open_submissions(folder: Path, file: Path) -> list[Spool]:
+    """Return the submissions of an experiment file that are not settled yet, the oldest first."""
+    if not folder.is_dir():
+        return []
+    target = os.path.realpath(file)
+    found = []
+    for path in sorted(folder.iterdir()):
+        if (path / "submission.json").exists() and not (path / "closed").exists():
+            spool = Spool(path)
+            if spool.submission.file == target:
+                found.append(spool)
+    return found
+
+
+def put(path: Path, text: str) -> None:
+    """Write a small file that appears complete or not at all."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o600)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
