@@ -63,7 +63,7 @@ def arrays_of(
     for key, shape, time_s in workloads:
         jobs = by_shape.setdefault(shape, [])
         before_s = filled_s.get(shape, 0.0)
-        if time_s is not None and jobs and 0 < before_s and before_s + time_s <= bundle_s:
+        if time_s is not None and jobs and before_s > 0 and before_s + time_s <= bundle_s:
             jobs[-1].append(key)
             filled_s[shape] = before_s + time_s
         else:

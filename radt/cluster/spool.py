@@ -183,9 +183,7 @@ class Attempt:
     def view(self) -> AttemptView:
         """Return what the folder shows now."""
         names = [entry.name for entry in os.scandir(self.path)]
-        beats = max(
-            (int(n.removeprefix("beat.")) for n in names if n.startswith("beat.")), default=0
-        )
+        beats = [int(name.removeprefix("beat.")) for name in names if name.startswith("beat.")]
         start = _json(self.path / "start.json") if "start.json" in names else None
         numbers = sorted(int(m[1]) for name in names if (m := _STATUSES.fullmatch(name)))
         content: dict[str, Any] = {}
@@ -196,7 +194,7 @@ class Attempt:
         return AttemptView(
             self.number,
             Start(**start) if start else None,
-            beats,
+            max(beats, default=0),
             {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
             bool(content.get("ended", False)),
             str(content.get("reason", "")),
