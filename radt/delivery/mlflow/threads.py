@@ -183,9 +183,10 @@ class UploaderThread(threading.Thread):
 
     def _tasks(self) -> list[Task]:
         """Return ended runs (users wait for them), workloads that may be over, running runs."""
-        runs = [
-            run for run in self._reader.runs_to_deliver(self._tracking_uri) if run.mlflow_run_id
-        ]
+        due = self._reader.runs_to_deliver(self._tracking_uri)
+        runs = [run for run in due if run.mlflow_run_id]
+        # These cannot be closed yet: to try would end at once, wake this thread, and so on.
+        open_ids = {run.workload_id for run in due if not (run.mlflow_run_id and run.status.ended)}
         deliver, close = self._uploader.deliver, self._uploader.close_workload
         # A run that ends becomes another task, which is due at once.
         ended = [
@@ -199,8 +200,10 @@ class UploaderThread(threading.Thread):
                 workload.workload_id,
                 partial(close, workload.workload_id),
                 Queue.ENDED,
+                self._live_interval_s,
             )
             for workload in self._reader.workloads_to_deliver(self._tracking_uri)
+            if workload.workload_id not in open_ids
         ]
         running = [
             Task(

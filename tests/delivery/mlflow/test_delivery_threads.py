@@ -69,6 +69,31 @@ def test_locked_database_is_tried_again_by_both(
     assert [value for _, value, _ in lab.history(first, "loss")] == [1.0, 2.0]
 
 
+def test_a_workload_is_closed_once_and_not_tried_before(
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (running,), (first,), (second,) = (lab.add_workload() for _ in range(3))
+    lab.creator().register_pending()
+    (unregistered,) = lab.add_workload()
+    for run in (first, second, unregistered):
+        lab.end(run)
+    tried: list[str] = []
+    close = Uploader.close_workload
+
+    def noted(uploader: Uploader, workload_id: str) -> bool:
+        tried.append(workload_id)
+        return close(uploader, workload_id)
+
+    monkeypatch.setattr(Uploader, "close_workload", noted)
+    monkeypatch.setattr(RunCreator, "register_pending", lambda *_, **__: 0)
+    threads = start()
+    wait_until(lambda: {first.workload_id, second.workload_id} <= set(tried), "two closed")
+    lab.end(running)
+    threads.poke()
+    wait_until(lambda: running.workload_id in tried, "the third one")
+    assert sorted(tried) == sorted(run.workload_id for run in (running, first, second))
+
+
 def test_a_run_that_fails_holds_nobody_up(
     lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
