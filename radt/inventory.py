@@ -60,6 +60,20 @@ class Hardware:
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """The kind of machine: equal for machines whose runs may be compared.
+
+        CPU and GPU models with their numbers, memory in whole GB, the driver's major version.
+        """
+        names = [gpu.name for gpu in self.gpus]
+        parts = [
+            f"{self.cpu_model}, {self.logical_cores} CPUs, {round(self.memory_bytes / 1e9)} GB",
+            *(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)),
+            *([f"driver {self.driver.partition('.')[0]}"] if self.driver else []),
+        ]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class GitState:

@@ -46,6 +46,9 @@ REPEAT = "radt.repeat"
 #: The name that the repeats of a workload share.
 SERIES = "radt.series"
 
+#: The kind of machine that a node of a cluster is: other nodes of it may have its baselines.
+HARDWARE = "radt.hardware"
+
 # -- written when the run is created in MLflow ----------------------------------------------------
 
 #: radt's id of the run.

@@ -218,7 +218,7 @@ class PlannedRows:
         same = (
             solo
             for key, solo in measurements.solos.items()
-            if key[:2] == _model(row)[:2] and key.host == host
+            if key[:2] == _model(row)[:2] and key.hardware == host
         )
         return next(same, None)
 

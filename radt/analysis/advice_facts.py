@@ -22,7 +22,7 @@ from radt.errors import DeviceError
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SummaryRecord
-from radt.tags import CPU_COUNT, GPUS
+from radt.tags import CPU_COUNT, GPUS, HARDWARE
 
 #: A CUDA context and the kernels loaded into it, which PyTorch's allocator does not count, and
 #: which MPS has once more for its server. An allowance, not a measurement: they take a few hundred
@@ -113,8 +113,10 @@ def read_facts(
     tags = reader.tags_of(ids)
     hosts: dict[str, HostFacts] = {}
     devices: dict[tuple[str, str], DeviceFacts] = {}
-    for host in dict.fromkeys(run.host for run in runs):
-        host_runs = [run for run in runs if run.host == host]
+    # Nodes of a cluster with the same hardware are one machine (`BaselineKey`).
+    machine = {run.run_id: tags.get(run.run_id, {}).get(HARDWARE, run.host) for run in runs}
+    for host in dict.fromkeys(machine.values()):
+        host_runs = [run for run in runs if machine[run.run_id] == host]
         host_tags = [tags.get(run.run_id, {}) for run in host_runs]
         hosts[host] = HostFacts(
             host,

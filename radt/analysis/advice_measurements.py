@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from radt.analysis.advice_facts import Facts, RunFacts, read_facts
 from radt.analysis.advice_model import CPU_DEVICES, Candidate, Origin, PaceKind, Resource, Row, Solo
-from radt.analysis.baselines import BaselineKey
+from radt.analysis.baselines import BaselineKey, keys_of
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import Report, read_report
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
@@ -100,7 +100,7 @@ def read_measurements(
         row.run for workload in report.workloads for group in workload.groups for row in group.runs
     ]
     params = reader.params_of([run.run_id for run in runs])
-    keys = {run.run_id: BaselineKey.of(run, params.get(run.run_id, {})) for run in runs}
+    keys = keys_of(reader, runs, params)
     records = {
         keys[run.run_id]: (run, params.get(run.run_id, {}))
         for run in sorted(runs, key=lambda run: run.created_ns)
@@ -191,7 +191,7 @@ def _solos(
     solos = {}
     for single in _newest(alone):
         known = facts.runs[single.run.run_id]
-        cores = facts.host(single.run.host).cores
+        cores = facts.host(single.key.hardware).cores
         shares, stands_in = _shares(single, known, cores)
         solos[single.key] = Solo(
             single.key,

@@ -127,7 +127,7 @@ class Solo:
 
     @property
     def host(self) -> str:
-        return self.key.host
+        return self.key.hardware
 
     @property
     def is_cpu(self) -> bool:

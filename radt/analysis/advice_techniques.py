@@ -16,7 +16,7 @@ from radt.analysis.advice_choice import ROOMY, Reason, Rule, activity_text
 from radt.analysis.advice_facts import Facts
 from radt.analysis.advice_measurements import Measurements
 from radt.analysis.advice_model import Prediction, Resource, Solo
-from radt.analysis.baselines import BaselineKey
+from radt.analysis.baselines import BaselineKey, keys_of
 from radt.analysis.reading import of_runs, rows_of
 from radt.analysis.report import Report, read_report
 from radt.analysis.series_quantities import SeriesQuantity, Statistic
@@ -121,13 +121,14 @@ def techniques_of(
     ]
 
 
-def _run_ids(report: Report) -> list[str]:
+def _runs(report: Report) -> list[RunRecord]:
     return [
-        row.run.run_id
-        for workload in report.workloads
-        for group in workload.groups
-        for row in group.runs
+        row.run for workload in report.workloads for group in workload.groups for row in group.runs
     ]
+
+
+def _run_ids(report: Report) -> list[str]:
+    return [run.run_id for run in _runs(report)]
 
 
 def _courses(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, _Course]:
@@ -273,14 +274,14 @@ def _leases(
         return
     asked = tuple(SeriesQuantity(Statistic.P95, metric) for metric in sorted(metrics))
     report = read_report(reader, measurements.experiment, series=asked)
-    params = reader.params_of(_run_ids(report))
+    keys = keys_of(reader, _runs(report), reader.params_of(_run_ids(report)))
     alone: dict[tuple[BaselineKey, SeriesQuantity], float] = {}
     shared: list[tuple[WorkloadSummary, GroupSummary]] = []
     for workload in report.workloads:
         serving = [group for group in workload.groups if _has(group, metrics, recorded)]
         if len(workload.groups) == 1 and workload.run_count == 1:
             for group in serving:
-                key = BaselineKey.of(group.runs[0].run, params[group.runs[0].run.run_id])
+                key = keys[group.runs[0].run.run_id]
                 alone |= {(key, one): p95 for one in asked if (p95 := group.mean(one)) is not None}
         training = {
             (group.runs[0].run.host, group.runs[0].run.devices)
@@ -299,7 +300,7 @@ def _leases(
             if p95 is None:
                 continue
             run = group.runs[0].run
-            best = alone.get((BaselineKey.of(run, params[run.run_id]), quantity))
+            best = alone.get((keys[run.run_id], quantity))
             bound = None if not best else p95 / best
             if bound is not None and bound < MIN_GAIN:
                 continue

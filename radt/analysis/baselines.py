@@ -3,7 +3,8 @@
 A run's baseline is the run of the same experiment that had the same file, parameters, devices and
 machine and ran alone: preferably on its whole device, otherwise under MPS or on a MIG instance. A
 service beside a run does not make it less alone, but one without is preferred. A baseline may
-belong to an earlier start if the experiment's file no longer has it.
+belong to an earlier start if the experiment's file no longer has it. On a cluster it may be of
+another node with the same hardware; its interval then has the spread between such nodes.
 
 The makespan is the time to train a workload in the thesis that radt builds on (chapter 4, figure
 4.13: total time with collocation and serially). It counts from the start of the first process, like
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.recording import Epochs, RunRecording
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.tags import HARDWARE
 
 
 class BaselineKey(NamedTuple):
@@ -33,12 +35,28 @@ class BaselineKey(NamedTuple):
     file: str
     params: str
     devices: str
-    host: str
+    #: The machine, or on a cluster its hardware.
+    hardware: str
 
-    @classmethod
-    def of(cls, run: RunRecord, params: Mapping[str, str]) -> BaselineKey:
-        """Return the key of a run with these parameters."""
-        return cls(params.get("File", ""), params.get("Params", ""), run.devices, run.host)
+
+def keys_of(
+    reader: StoreReader, runs: Sequence[RunRecord], params: Mapping[str, Mapping[str, str]]
+) -> dict[str, BaselineKey]:
+    """Return the keys of runs of one experiment, by run id.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    hardware = reader.tagged(HARDWARE, runs[0].experiment) if runs else {}
+    return {
+        run.run_id: BaselineKey(
+            params.get(run.run_id, {}).get("File", ""),
+            params.get(run.run_id, {}).get("Params", ""),
+            run.devices,
+            hardware.get(run.run_id, run.host),
+        )
+        for run in runs
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,7 @@ class Baseline:
 
     Attributes:
         label: Its workload's label.
+        host: The machine.
         collocation: How its device was divided (MPS, a MIG instance); empty if undivided.
         is_served: A service ran beside it.
         is_current: The report shows it; otherwise it belongs to an earlier start, with a row that
@@ -59,6 +78,7 @@ class Baseline:
     """
 
     label: str
+    host: str
     collocation: str
     is_current: bool
     created_ns: int
@@ -147,13 +167,13 @@ def earlier_baselines(
                 earlier.setdefault(key, []).append(attempt)
     candidates = [repeats for repeats in earlier.values() if is_undivided(repeats)]
     params = reader.params_of([repeats[-1].trained[0].run_id for repeats in candidates])
-    newest: dict[BaselineKey, list[Attempt]] = {}
+    found = keys_of(reader, [repeats[-1].trained[0] for repeats in candidates], params)
+    newest: dict[tuple[BaselineKey, str], list[Attempt]] = {}
     for repeats in candidates:
         run = repeats[-1].trained[0]
-        baseline_key = BaselineKey.of(run, params.get(run.run_id, {}))
-        if baseline_key in wanted:
-            newest[baseline_key] = repeats
-            keys[run.run_id] = baseline_key
+        if found[run.run_id] in wanted:
+            newest[found[run.run_id], run.host] = repeats
+            keys[run.run_id] = found[run.run_id]
     return list(newest.values())
 
 
@@ -175,6 +195,7 @@ def baseline_of(
     run_ids = tuple(run.run_id for attempt in repeats for run in attempt.trained)
     return Baseline(
         newest.label,
+        newest.host,
         newest.collocation,
         is_current,
         newest.created_ns,
@@ -188,17 +209,17 @@ def baseline_of(
 
 def best_baselines(
     candidates: Iterable[tuple[BaselineKey, Baseline]],
-) -> dict[BaselineKey, Baseline]:
-    """Return the baseline of each key.
+) -> dict[BaselineKey, dict[str, Baseline]]:
+    """Return the baseline of each key on each machine.
 
     A whole device without a service precedes others, a current run an earlier one, a run with
     epochs one without; then the newest wins.
     """
-    best: dict[BaselineKey, Baseline] = {}
+    best: dict[BaselineKey, dict[str, Baseline]] = {}
     for key, baseline in candidates:
-        known = best.get(key)
+        known = best.setdefault(key, {}).get(baseline.host)
         if known is None or _rank(baseline) >= _rank(known):
-            best[key] = baseline
+            best[key][baseline.host] = baseline
     return best
 
 
@@ -213,10 +234,10 @@ def _rank(baseline: Baseline) -> tuple[bool, bool, bool, int]:
 
 def baselines_of(
     repeats: Sequence[Attempt],
-    baselines: Mapping[BaselineKey, Baseline],
+    baselines: Mapping[BaselineKey, Mapping[str, Baseline]],
     keys: Mapping[str, BaselineKey],
 ) -> dict[BaselineKey, Baseline]:
-    """Return the baselines of a workload's runs.
+    """Return the baselines of a workload's runs, those of its own machine if it has them.
 
     A run alone on a part of its device, or with a service, is compared with the run on all of it
     without.
@@ -225,11 +246,21 @@ def baselines_of(
     if is_alone and is_undivided(repeats):
         return {}
     own = dict.fromkeys(keys[run.run_id] for attempt in repeats for run in attempt.trained)
-    return {
-        key: baselines[key]
+    chosen = {
+        key: baselines[key].get(repeats[-1].host) or _of_other_nodes(list(baselines[key].values()))
         for key in own
-        if key in baselines and not (is_alone and not baselines[key].is_plain)
+        if key in baselines
     }
+    return {key: baseline for key, baseline in chosen.items() if baseline.is_plain or not is_alone}
+
+
+def _of_other_nodes(baselines: Sequence[Baseline]) -> Baseline:
+    """Return the best baseline, with the times of all nodes that have one as good."""
+    best = max(baselines, key=_rank)
+    alike = [baseline for baseline in baselines if _rank(baseline)[:3] == _rank(best)[:3]]
+    times = [time for each in alike if (time := each.time_per_epoch) is not None]
+    values = [value for time in times for value in (time.repeats or (time.mean,))]
+    return replace(best, time_per_epoch=of_rows([values], Combine.MEAN)) if times else best
 
 
 def makespan_values(

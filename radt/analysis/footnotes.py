@@ -132,15 +132,18 @@ def _skew(workloads: _Named) -> Iterator[str]:
 
 
 def _baselines(workloads: _Named) -> Iterator[str]:
-    """Yield unusual baselines: on a part of a device, with a service, or of an earlier start."""
+    """Yield unusual baselines: divided or served, of an earlier start, of another node."""
     divided: dict[tuple[str, bool], list[str]] = {}
     former = []
+    elsewhere: dict[str, list[str]] = {}
     for name, workload in workloads:
         for baseline in workload.baselines:
             if not baseline.is_plain:
                 divided.setdefault((baseline.text, baseline.is_served), []).append(name)
             if not baseline.is_current:
                 former.append(name)
+            if baseline.host != workload.summary.host:
+                elsewhere.setdefault(baseline.host, []).append(name)
     for (how, is_served), names in divided.items():
         yield (
             f"Compared with runs {how}, because no run was alone "
@@ -148,6 +151,9 @@ def _baselines(workloads: _Named) -> Iterator[str]:
         )
     if former:
         yield f"Compared with earlier runs that this report does not show: {_listed(former)}."
+    for host, names in elsewhere.items():
+        where = f"{host}, a node with the same hardware"
+        yield f"Compared with runs alone on {where}: {_listed(names)}."
 
 
 def _incomplete(workloads: _Named) -> Iterator[str]:

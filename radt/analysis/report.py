@@ -20,11 +20,11 @@ from radt.analysis.attempts import (
     profiled_runs,
 )
 from radt.analysis.baselines import (
-    BaselineKey,
     baseline_of,
     baselines_of,
     best_baselines,
     earlier_baselines,
+    keys_of,
     keys_to_compare,
     ran_alone,
 )
@@ -197,7 +197,7 @@ def read_report(
     shown = [run for repeats in current for attempt in repeats for run in attempt.runs]
     params = reader.params_of([run.run_id for run in shown])
     names = distinct_names(shown, params)
-    keys = {run.run_id: BaselineKey.of(run, params.get(run.run_id, {})) for run in shown}
+    keys = keys_of(reader, shown, params)
     compared = keys_to_compare(current, keys)
     read = [*current, *earlier_baselines(reader, attempts, current, keys, compared)]
     versions: list[Version] = [

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import radt
+from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.cli import report, trace
 from radt.errors import RunNotFoundError, StoreError, UsageError
@@ -15,7 +16,7 @@ from radt.model import RunStatus
 from radt.render.report import energy_table, summary_table
 from radt.render.terminal import table_lines
 from radt.store.locate import Places, Readers, View, open_reader_with
-from radt.tags import PROFILED, PROFILED_BESIDE
+from radt.tags import HARDWARE, PROFILED, PROFILED_BESIDE
 from tests.report.test_summary import Study
 
 NOWHERE = "postgresql://me:secret@127.0.0.1:1/radt"
@@ -84,6 +85,33 @@ def test_machines_are_not_compared_with_each_other(home: Path) -> None:
     assert lines[:2] == [
         "  workload  machine  runs     took  time/epoch  vs solo  samples/s    cpu",
         "  solo      gpu-01   net         –      2.00 s        –        100   50 %",
+    ]
+
+
+def test_nodes_with_the_same_hardware_are_compared_and_it_is_said(home: Path) -> None:
+    study = Study(home / "radt.db")
+    large, small = {HARDWARE: "64 CPUs, 512 GB"}, {HARDWARE: "8 CPUs, 32 GB"}
+    for host, seconds in (("gpu-01", 2.0), ("gpu-02", 2.2)):
+        study.run("solo", "a", [1.0, seconds], workload_id=f"s{host}", host=host, tags=large)
+    for host, seconds, tags in (("gpu-01", 6.0, large), ("gpu-03", 6.3, large), ("s", 9.0, small)):
+        for letter in "ab":
+            study.run("pair", letter, [1.0, seconds], workload_id=f"p{host}", host=host, tags=tags)
+    found = read_report(study.reader, "study")
+    slowdowns = {
+        one.host: one.groups[0].values.get(Quantity.SLOWDOWN)
+        for one in found.workloads
+        if one.label == "pair"
+    }
+    own, other = slowdowns["gpu-01"], slowdowns["gpu-03"]
+    assert own is not None
+    assert own.mean == 3.0
+    assert own.interval is None
+    assert other is not None
+    assert other.mean == pytest.approx(3.0)
+    assert len(other.reference) == 2
+    assert slowdowns["s"] is None
+    assert [note for note in found.footnotes if "same hardware" in note] == [
+        "Compared with runs alone on gpu-02, a node with the same hardware: pair on gpu-03."
     ]
 
 

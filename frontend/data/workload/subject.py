@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import text
 
 from radt.analysis.attempts import NO_COLLOCATION, Attempt, attempts_of, current_attempts
-from radt.analysis.baselines import BaselineKey, is_undivided, ran_alone
+from radt.analysis.baselines import BaselineKey, is_undivided, keys_of, ran_alone
 from radt.analysis.windows import after_first
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
@@ -26,6 +26,7 @@ from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord
+from radt.tags import HARDWARE
 
 #: The limit on drawn runs; the page says how many are left out.
 MAX_RUNS = 64
@@ -237,15 +238,17 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
         for run in subject.workload.trained
         if run.record.status in (RunStatus.FINISHED, RunStatus.RUNNING)
     ]
-    candidates = _candidates(subject, compared)
+    hardware = reader.tagged(HARDWARE, subject.workload.record.experiment)
+    candidates = _candidates(subject, compared, hardware)
     if not candidates:
         return {}
     baselines = _baselines(reader, subject, candidates)
     ids = [run.run_id for run in compared]
-    params, epochs = reader.params_of(ids), _epochs(reader, ids)
+    keys = keys_of(reader, [run.record for run in compared], reader.params_of(ids))
+    epochs = _epochs(reader, ids)
     slowdowns: dict[str, Slowdown] = {}
     for run in compared:
-        known = baselines.get(BaselineKey.of(run.record, params.get(run.run_id, {})))
+        known = baselines.get(keys[run.run_id])
         mine_s = after_first(epochs.get(run.run_id, ())).time_per_epoch_s
         if known is None or mine_s is None or known[1].record.workload_id == subject.workload_id:
             continue
@@ -253,8 +256,13 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
     return slowdowns
 
 
-def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[WorkloadEntry]:
-    places = {(run.record.devices, run.record.host) for run in compared}
+def _candidates(
+    subject: Subject, compared: Sequence[RunEntry], hardware: Mapping[str, str]
+) -> list[WorkloadEntry]:
+    def place(run: RunEntry) -> tuple[str, str]:
+        return run.record.devices, hardware.get(run.run_id, run.record.host)
+
+    places = set(map(place, compared))
     runs = subject.workload.trained
     alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
     if alone and not subject.workload.is_profiled:
@@ -265,7 +273,7 @@ def _candidates(subject: Subject, compared: Sequence[RunEntry]) -> list[Workload
         if len(workload.trained) == 1
         and not workload.is_profiled
         and workload.trained[0].record.status is RunStatus.FINISHED
-        and (workload.trained[0].record.devices, workload.trained[0].record.host) in places
+        and place(workload.trained[0]) in places
     ]
     return candidates[-_MAX_CANDIDATES:]
 
@@ -280,18 +288,22 @@ def _baselines(
     entries = {run.run_id: run for w in of_labels for run in w.runs}
     by_workload = {w.record.workload_id: w for w in of_labels}
     attempts = current_attempts(attempts_of(records, tags))
-    alone = sorted(filter(ran_alone, attempts), key=is_undivided)  # the last one counts
+    host = subject.workload.trained[0].record.host
+    alone = sorted(  # the last one counts
+        filter(ran_alone, attempts),
+        key=lambda repeats: (is_undivided(repeats), repeats[-1].host == host),
+    )
     finished = [_finished(repeats) for repeats in alone]
     ids = [run_id for of_row in finished for run_id in of_row]
-    params, epochs = reader.params_of(ids), _epochs(reader, ids)
+    keys = keys_of(reader, [entries[run_id].record for run_id in ids], reader.params_of(ids))
+    epochs = _epochs(reader, ids)
     baselines: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
     for of_row in finished:
         times = [after_first(epochs.get(run_id, ())).time_per_epoch_s for run_id in of_row]
         known = [time_s for time_s in times if time_s is not None]
         if known:
             newest = entries[of_row[-1]]
-            key = BaselineKey.of(newest.record, params.get(newest.run_id, {}))
-            baselines[key] = (fmean(known), by_workload[newest.record.workload_id])
+            baselines[keys[newest.run_id]] = (fmean(known), by_workload[newest.record.workload_id])
     return baselines
 
 
