@@ -20,6 +20,7 @@ os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when imported, and
 
 from torchft.coordination import LighthouseClient
 
+from radt.errors import TrainingError, described
 from radt.run.notices import say
 
 _BEAT_S = 0.25
@@ -30,6 +31,8 @@ _ROUND_TIMEOUT = timedelta(hours=12)
 _RETRY_S = 0.2
 #: A lighthouse that was started again has to hear all who live before it closes a round.
 _HEARD_S = 6 * _BEAT_S
+#: A lighthouse that answers heartbeats and fails so many rounds in a row fails all of them.
+_MOST_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +94,24 @@ class Attendance:
     Args:
         lighthouse: Address of the lighthouse, which answers.
         group: Begins the replica's id.
+
+    Raises:
+        TrainingError: What answers there is no lighthouse.
     """
 
     def __init__(self, lighthouse: str, group: str) -> None:
         self.replica = f"{group}:{uuid4().hex}"
         self._lighthouse = lighthouse
-        self._client: Any = LighthouseClient(lighthouse, connect_timeout=_CONNECT_TIMEOUT)
+        try:
+            self._client: Any = LighthouseClient(lighthouse, connect_timeout=_CONNECT_TIMEOUT)
+        except (RuntimeError, TimeoutError) as error:
+            raise TrainingError(
+                f"the lighthouse at {lighthouse} cannot be used: {described(error)}",
+                "Expected torchft's lighthouse there: python -m radt.training.lighthouse",
+            ) from error
         self._ask_after_s = 0.0
+        self._away = False
+        self._missed = 0  # heartbeats
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="radt-heartbeat", daemon=True)
         self._thread.start()
@@ -106,18 +120,36 @@ class Attendance:
         """Wait until all replicas that live are at a round, and return it.
 
         Waits for the lighthouse, too, if it is away.
+
+        Raises:
+            TrainingError: The lighthouse is there and fails, again and again.
         """
-        told = False
+        refusals = 0
         while True:
-            while time.monotonic() < (ask_after_s := self._ask_after_s):
-                if ask_after_s == math.inf and not told:
-                    say(f"the lighthouse at {self._lighthouse} does not answer; the round waits")
-                    told = True
-                time.sleep(_RETRY_S)
+            self._wait_for_lighthouse()
+            missed = self._missed
             try:
                 return self._ask(presence)
-            except (RuntimeError, TimeoutError):
+            except (RuntimeError, TimeoutError) as error:
                 self._ask_after_s = math.inf  # until a heartbeat is answered
+                self._wait_for_lighthouse()
+                refusals = refusals + 1 if self._missed == missed else 0
+                if refusals == _MOST_REFUSALS:
+                    raise TrainingError(
+                        f"the lighthouse at {self._lighthouse} is there, and failed "
+                        f"{refusals} times to begin a round: {described(error)}",
+                        "Check that replicas and lighthouse have the same version of torchft",
+                    ) from error
+                if refusals:
+                    say(f"the lighthouse failed to begin a round and is asked again: {error}")
+
+    def _wait_for_lighthouse(self) -> None:
+        told = False
+        while time.monotonic() < self._ask_after_s:
+            if self._away and not told:
+                say(f"the lighthouse at {self._lighthouse} does not answer; the round waits")
+                told = True
+            time.sleep(_RETRY_S)
 
     def close(self) -> None:
         """Leave: the others go on without this replica once its heartbeats are missed."""
@@ -152,12 +184,13 @@ class Attendance:
         return Round(f"{created.seconds}.{created.nanos:09d}", present)
 
     def _beat(self) -> None:
-        client = LighthouseClient(self._lighthouse, connect_timeout=_CONNECT_TIMEOUT)
         while not self._ended.wait(_BEAT_S):
             try:
-                client.heartbeat(self.replica, timeout=_BEAT_TIMEOUT)
+                self._client.heartbeat(self.replica, timeout=_BEAT_TIMEOUT)
             except (RuntimeError, TimeoutError):
-                self._ask_after_s = math.inf
+                self._missed += 1
+                self._away, self._ask_after_s = True, math.inf
                 continue
+            self._away = False
             if self._ask_after_s == math.inf:
                 self._ask_after_s = time.monotonic() + _HEARD_S

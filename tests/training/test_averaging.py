@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 
 import pytest
 import torch
 from torch import nn
 
 from radt.errors import TrainingError, UsageError
-from radt.training import ElasticAverager, Job, lighthouse
+from radt.training import ElasticAverager, Job, lighthouse, meeting
 from radt.training.exchange import Exchange, add_quietly
+from radt.training.lighthouse import lighthouse_address
+from radt.training.meeting import Attendance, Presence
 from tests.support.averaging import (
     Lighthouse,
     Replica,
@@ -192,6 +196,31 @@ def test_rounds_wait_for_a_lighthouse_that_is_started_again(group: str) -> None:
                     atol=1e-6,
                 )
         _let_leave([one, other])
+
+
+def test_a_lighthouse_that_fails_each_round_is_one_error(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(meeting, "_HEARD_S", 0.1)
+    monkeypatch.setattr(meeting, "say", told.append)
+    attendance = Attendance(lighthouse_address(group, None), group)
+    try:
+        more_than_it_reads = "x" * 5_000_000
+        with pytest.raises(TrainingError, match="is there, and failed 3 times to begin a round"):
+            attendance.next_round(
+                Presence(attendance.replica, "", "", 0, 0, "", 0, more_than_it_reads)
+            )
+    finally:
+        attendance.close()
+    assert ["is asked again" in text for text in told] == [True, True]
+
+
+def test_a_client_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_CONNECT_TIMEOUT", timedelta(seconds=0.2))
+    with pytest.raises(TrainingError, match=r"lighthouse at http://127\.0\.0\.1:1 cannot be used"):
+        Attendance("http://127.0.0.1:1", "gpt")
+    assert "radt-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_another_model_is_refused_and_the_group_goes_on(group: str) -> None:
