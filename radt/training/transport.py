@@ -16,13 +16,16 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from radt.errors import TrainingError
+from radt.errors import TrainingError, described
+from radt.run.notices import warn_once
 
 State = dict[str, Any]
 _TREE = "tree"
 _NUMBER = struct.Struct(">q")
 _NOTHING = -1
 _CHUNK_BYTES = 1 << 20
+#: Without a descriptor or thread for a peer, the next try comes after this; others may end first.
+_RETRY_S = 0.2
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
@@ -156,18 +159,38 @@ class StateServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # close()
-            with self._changed:
-                self._connections.add(connection)
-            thread = threading.Thread(
-                target=self._give, args=(connection,), name="radt-state", daemon=True
-            )
+                self._serve(connection)
+            except (OSError, RuntimeError) as error:  # close(), no descriptor or no thread is left
+                with self._changed:
+                    if not self._closed:
+                        warn_once(f"a replica that joins is not served for now: {described(error)}")
+                        self._changed.wait_for(lambda: self._closed, _RETRY_S)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Give a peer the state, in a thread.
+
+        Raises:
+            RuntimeError: There is none left.
+        """
+        thread = threading.Thread(
+            target=self._give, args=(connection,), name="radt-state", daemon=True
+        )
+        with self._changed:
+            self._connections.add(connection)
+        try:
             thread.start()
-            self._threads = [*(known for known in self._threads if known.is_alive()), thread]
+        except RuntimeError:
+            self._forget(connection)
+            connection.close()
+            raise
+        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._connections.discard(connection)
 
     def _give(self, connection: socket.socket) -> None:
         with connection:
@@ -186,8 +209,7 @@ class StateServer:
             except OSError:
                 pass  # that peer is gone, or a stranger; a peer asks again
             finally:
-                with self._changed:
-                    self._connections.discard(connection)
+                self._forget(connection)
 
 
 def fetch(address: str, round_name: str, timeout_s: float) -> State:

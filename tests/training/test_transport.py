@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import resource
 import socket
 import threading
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.errors import TrainingError
+from radt.training import transport
 from radt.training.transport import StateServer, check_sendable, fetch, packed, unpacked
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -107,6 +109,38 @@ def test_a_silent_peer_does_not_keep_a_replica_from_leaving() -> None:
         closing.join(TIMEOUT_S)
         assert not closing.is_alive()
     assert not _state_threads()
+
+
+@pytest.mark.parametrize("lacking", ["descriptors", "threads"])
+def test_a_peer_is_served_when_what_was_lacking_is_there_again(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, told = StateServer("127.0.0.1", 60.0), threading.Event()
+    monkeypatch.setattr(transport, "warn_once", lambda _: told.set())
+    server.offer("round 1", {"of": 1})
+    host, _, port = server.address.rpartition("|")
+    try:
+        with socket.socket() as peer, monkeypatch.context() as meanwhile:
+            if lacking == "threads":
+                meanwhile.setattr(threading.Thread, "start", _fail_to_start)
+                peer.connect((host, int(port)))
+                assert told.wait(TIMEOUT_S)
+            else:
+                limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (peer.fileno(), limits[1]))
+                try:
+                    peer.connect((host, int(port)))
+                    assert told.wait(TIMEOUT_S)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert fetch(server.address, "round 1", 60.0) == {"of": 1}
+    finally:
+        server.close()
+    assert not _state_threads()
+
+
+def _fail_to_start(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_state_that_was_withdrawn_is_not_given() -> None:
