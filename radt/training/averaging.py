@@ -24,7 +24,13 @@ try:
     from radt.training.exchange import Exchange, add_quietly, averaged
     from radt.training.lighthouse import lighthouse_address, own_address
     from radt.training.meeting import Attendance, Presence, Round
-    from radt.training.transport import State, StateServer, check_sendable, fetch
+    from radt.training.transport import (
+        State,
+        StateServer,
+        check_sendable,
+        fetch,
+        reachable,
+    )
 except ModuleNotFoundError as error:
     raise MissingPackageError(
         f"ElasticAverager needs {error.name}, which is not installed",
@@ -33,8 +39,10 @@ except ModuleNotFoundError as error:
 
 #: How often replicas that wait for others look again.
 _POLL_S = 0.1
-#: A replica that leaves lets the others finish the round before it closes its connections.
+#: A replica that leaves lets the others finish the round before it closes its connections, and
+#: looks so often whether they are there.
 _LEAVE_S = 10.0
+_LOOK_S = 0.5
 #: Each failure is a replica that is gone. More in a row are none: something else is wrong.
 _MOST_FAILURES = 10
 
@@ -202,13 +210,8 @@ class ElasticAverager:
     def _samples_key(self) -> str:
         return f"samples/{self._round.name}"
 
-    @property
-    def _ended_key(self) -> str:
-        return f"ended/{self._round.name}"
-
-    @property
-    def _all_ended_key(self) -> str:
-        return f"all-ended/{self._round.name}"
+    def _ended_key(self, one: Presence) -> str:
+        return f"ended/{self._round.name}/{one.replica}"
 
     def _call_others(self) -> None:
         """Let the others come to a round at their next `did`."""
@@ -226,18 +229,20 @@ class ElasticAverager:
     def _attempt(self) -> bool:
         """Take part in a round once; return whether this replica has its result."""
         settings = self._settings()
-        self._round = meeting = self._attendance.next_round(
-            Presence(
-                self._attendance.replica,
-                self._server.address,
-                self._exchange.address,
-                self._step,
-                self._pending,
-                self._exchange.mesh,
-                self._exchange.mesh_size,
-                settings,
-            )
+        mine = Presence(
+            self._attendance.replica,
+            self._server.address,
+            self._exchange.address,
+            self._step,
+            self._pending,
+            self._exchange.mesh,
+            self._exchange.mesh_size,
+            settings,
         )
+        meeting = self._attendance.next_round(mine)
+        # All are at this round: nobody needs the last one's counts.
+        self._exchange.forget([self._samples_key, *map(self._ended_key, self._round.present)])
+        self._round = meeting
         self._server.withdraw()  # who joined in the round before has it
         leading = meeting.leading
         if settings != leading.settings:
@@ -248,8 +253,7 @@ class ElasticAverager:
                 "of another name",
             )
         active = [one.replica for one in meeting.active]
-        me = self._attendance.replica
-        rank = active.index(me) if me in active else None
+        rank = active.index(mine.replica) if mine.replica in active else None
         means = state = None
         try:
             self._exchange.use_store(meeting.present[0].store_address)
@@ -273,10 +277,7 @@ class ElasticAverager:
             self._server.offer(meeting.name, self._state())
         self._pending = 0
         self.replicas = len(meeting.present)
-        ended = add_quietly(self._exchange, self._ended_key, 1)
-        if ended == len(meeting.present):
-            with suppress(RuntimeError):  # its replica waits for us, unless it was killed
-                self._exchange.mark(self._all_ended_key)
+        add_quietly(self._exchange, self._ended_key(mine), 1)
         return True
 
     def _repeat(self, error: Exception) -> None:
@@ -320,8 +321,14 @@ class ElasticAverager:
 
     def _wait_until_others_have_it(self) -> None:
         """Stay until the others have the round's result; they read it from this replica."""
-        with suppress(RuntimeError):  # others were killed, or left first
-            self._exchange.wait(self._all_ended_key, _LEAVE_S)
+        deadline_s = time.monotonic() + _LEAVE_S
+        here = list(self._round.present)
+        with suppress(RuntimeError):  # that of the counts was killed, or left first
+            while time.monotonic() < deadline_s:
+                if self._exchange.wait([self._ended_key(one) for one in here], _LOOK_S):
+                    return
+                # One that was killed, and one that left, is waited for no more.
+                here = [one for one in here if reachable(one.state_address, _LOOK_S)]
 
     def _settings(self) -> str:
         shapes = [

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import (  # type: ignore[attr-defined]
+    DistStoreError,
     PrefixStore,
     ProcessGroupGloo,
     TCPStore,
@@ -68,29 +69,33 @@ class Exchange:
             RuntimeError: The store's replica is gone, or was unreachable for a moment; then
                 `use_store` connects again.
         """
-        if self._store is None:
-            raise RuntimeError("the replicas' store is not connected")
         try:
-            return int(self._store.add(key, number))
+            return int(self._connected().add(key, number))
         except RuntimeError:
             self._store = None  # a connection that failed once never works again
             raise
 
-    def mark(self, key: str) -> None:
-        """Let `wait` return for all replicas.
+    def wait(self, keys: Sequence[str], timeout_s: float) -> bool:
+        """Return whether each of these keys has been counted within the time.
 
         Raises:
             RuntimeError: The store's replica is gone.
         """
-        self._store.set(key, "1")
+        try:
+            self._connected().wait(list(keys), timedelta(seconds=timeout_s))
+        except DistStoreError:
+            return False
+        return True
 
-    def wait(self, key: str, timeout_s: float) -> None:
-        """Wait for a `mark`, also where the store's replica has gone without a word.
+    def forget(self, keys: Sequence[str]) -> None:
+        """Free the memory of keys that nobody needs, if they are in this replica's store."""
+        for key in keys:
+            self._own.delete_key(key)
 
-        Raises:
-            RuntimeError: There is none in time, or the store's replica is gone.
-        """
-        self._store.wait([key], timedelta(seconds=timeout_s))
+    def _connected(self) -> Any:
+        if self._store is None:
+            raise RuntimeError("the replicas' store is not connected")
+        return self._store
 
     def connect(self, mesh: str, rank: int, replicas: int) -> None:
         """Connect to the other replicas of a round, which call this, too.

@@ -212,6 +212,14 @@ class StateServer:
                 self._forget(connection)
 
 
+def reachable(address: str, timeout_s: float) -> bool:
+    """Return whether the replica that gives its state at the address is there."""
+    host, _, port = address.rpartition("|")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout_s):
+        return True
+    return False
+
+
 def fetch(address: str, round_name: str, timeout_s: float) -> State:
     """Return the state that the peer at the address offers after a round.
 

@@ -20,7 +20,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from radt.training import ElasticAverager, Job, meeting
+from radt.training import ElasticAverager, Job, averaging, meeting
 from radt.training.exchange import Exchange
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -42,7 +42,8 @@ class Setup:
     outer: bool = False
     led: bool = True
     features: int = 6
-    #: A method of `Exchange` at whose call it dies, once it has so many rounds behind it.
+    #: A method of `Exchange` at whose call it dies, once it has so many rounds behind it; or
+    #: "ended", where it would tell that it has the round's result.
     dies_at: str | None = None
     dies_after: int = 1
 
@@ -59,6 +60,8 @@ class Said:
     plan: dict[str, Any] = field(default_factory=dict)
     optimizer_steps: int = 0
     learning_rate: float = 0.0
+    #: Of its store.
+    keys: int = 0
     state: dict[str, Any] = field(default_factory=dict, repr=False)
     text: str = ""
 
@@ -189,6 +192,7 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
     os.environ.update(environment)
     torch.set_num_threads(1)
     meeting.uuid4 = lambda: uuid.UUID(int=setup.place)  # the order of replicas
+    averaging._LEAVE_S = 10 * TIMEOUT_S  # only what is there is waited for
     net = model(setup.place, setup.features)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
@@ -198,6 +202,8 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
 
     def tell(what: str, text: str = "") -> None:
         steps = [int(state["step"]) for state in optimizer.state_dict()["state"].values()]
+        exchange: Any = getattr(averager, "_exchange", None)
+        store = None if exchange is None else exchange._own
         connection.send(
             Said(
                 what,
@@ -208,6 +214,7 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
                 averager.plan,
                 max(steps, default=0),
                 optimizer.param_groups[0]["lr"],
+                0 if store is None else store.num_keys(),
                 {name: value.numpy().copy() for name, value in net.state_dict().items()},
                 text,
             )
@@ -248,12 +255,13 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
     tell("closed")
 
 
-def _die_at(method: str, now: Callable[[], bool]) -> None:
+def _die_at(point: str, now: Callable[[], bool]) -> None:
+    method = "count" if point == "ended" else point
     original = getattr(Exchange, method)
 
     def dying(self: Exchange, *arguments: Any) -> Any:
-        has_told = not str(arguments).startswith("('ended/")  # after a round, before it tells
-        if now() and has_told:
+        telling = str(arguments).startswith("('ended/")
+        if now() and telling == (point == "ended"):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, *arguments)
 

@@ -173,6 +173,37 @@ def test_after_a_kill_the_others_repeat_at_most_that_round(
         assert sum(end.done for end in ends) + kept == ends[0].samples
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_leaving_does_not_wait_for_a_replica_that_was_killed(group: str, killed: int) -> None:
+    """Not even the one whose store has the counts."""
+    with ExitStack() as stack:
+        replicas = _started(
+            stack,
+            *(
+                Setup(
+                    group, place, until=16, replicas=2, led=False,
+                    dies_at="ended" if place == killed else None,
+                )
+                for place in range(2)
+            ),
+        )
+        ends = [replica.hear_all() for replica in replicas]
+        assert replicas[killed].process.exitcode == -9
+        assert [said.what for said in ends[1 - killed]][-2:] == ["end", "closed"]
+
+
+def test_the_store_does_not_grow_with_rounds(group: str) -> None:
+    with ExitStack() as stack:
+        both = _pair(stack, group)
+        keys = []
+        for _ in range(8):
+            both[0].step(16)
+            both[1].step(0)
+            keys.append(next_round(*both)[0].keys)
+        assert max(keys[1:]) <= keys[0] + 1  # the other one has told that it has the result, or not
+        _let_leave(both)
+
+
 def test_rounds_wait_for_a_lighthouse_that_is_started_again(group: str) -> None:
     own = new_group()
     with ExitStack() as stack:
