@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
@@ -22,7 +23,7 @@ from radt.training.job import Job
 
 try:
     from radt.training.exchange import Exchange, add_quietly, averaged
-    from radt.training.lighthouse import lighthouse_address, own_address
+    from radt.training.lighthouse_search import FoundLighthouse, own_address
     from radt.training.meeting import Attendance, Presence, Round
     from radt.training.transport import (
         State,
@@ -39,6 +40,8 @@ except ModuleNotFoundError as error:
 
 #: How often replicas that wait for others look again.
 _POLL_S = 0.1
+#: After so long they say how many are missing.
+_PATIENCE_S = 20.0
 #: A replica that leaves lets the others finish the round before it closes its connections, and
 #: looks so often whether they are there.
 _LEAVE_S = 10.0
@@ -64,9 +67,11 @@ class ElasticAverager:
                 loss = job.step(next(batches))
                 averager.did(32)
 
-    The replicas meet at a lighthouse (``python -m radt.training.lighthouse --group gpt``, or a row
-    with the role service). If it is away, rounds wait until it is there again. For trusted networks
-    only: replicas and lighthouse listen on all interfaces and know no passwords.
+    The replicas meet at a lighthouse, a process. On one machine the first replica starts it, unless
+    a row with the role service does (``-m radt.training.lighthouse --group gpt``), and it ends when
+    nobody is left; several machines need its address. If it is away, rounds wait until it is there
+    again. For trusted networks only: replicas and lighthouse listen on all interfaces and know no
+    passwords.
 
     Args:
         job: The training; its model, optimiser and scheduler are used.
@@ -77,7 +82,7 @@ class ElasticAverager:
             ``lambda parameters: SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)``.
         plan: What a replica that joins needs to know beside the state, as JSON.
         lighthouse: Address, ``http://HOST:PORT``; if None, that in ``TORCHFT_LIGHTHOUSE``, or of
-            the lighthouse of this group on this machine.
+            the lighthouse of this group on this machine, which is started if there is none.
         timeout_s: A replica that sends nothing for so long within a round is given up.
 
     Attributes:
@@ -138,21 +143,30 @@ class ElasticAverager:
         """Join the group: wait for `replicas`, or for the next round of a training under way.
 
         Raises:
-            TrainingError: No lighthouse answers within a minute; the group has another model or
-                `global_batch`; the state of the job cannot be sent.
+            TrainingError: No lighthouse answers within a minute, or it cannot be started; the group
+                has another model or `global_batch`; the state of the job cannot be sent.
         """
         check_sendable(self._state())
-        address = lighthouse_address(self._group, self._given_lighthouse)
-        host = own_address(address)
+        lighthouse = FoundLighthouse(self._group, self._given_lighthouse)
+        self._closing.append(lighthouse.close)
         try:
+            host = own_address(lighthouse.address)
             self._exchange = Exchange(host, self._timeout_s)
             self._closing.append(self._exchange.close)
             self._server = StateServer(host, self._timeout_s)
             self._closing.append(self._server.close)
-            self._attendance = Attendance(address, self._group)
+            self._attendance = Attendance(lighthouse, self._group)
             self._closing.append(self._attendance.close)
             self._meet()
+            say_after_s = time.monotonic() + _PATIENCE_S
             while self.samples == 0 and self.replicas < self._first_replicas:
+                if time.monotonic() > say_after_s:
+                    say_after_s = math.inf
+                    whose = ", for this machine's replicas only," if lighthouse.is_local else ""
+                    say(
+                        f"{self.replicas} of {self._first_replicas} replicas of group "
+                        f"{self._group!r} are at the lighthouse{whose} at {lighthouse.address}"
+                    )
                 time.sleep(_POLL_S)
                 self._meet()
         except BaseException:

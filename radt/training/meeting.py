@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from torchft.coordination import LighthouseClient
 
 from radt.errors import TrainingError, described
 from radt.run.notices import say
+from radt.training.lighthouse_search import FoundLighthouse
 
 _BEAT_S = 0.25
 _BEAT_TIMEOUT = timedelta(seconds=2)
@@ -92,23 +94,18 @@ class Attendance:
     """A replica's place at the lighthouse: a thread sends heartbeats until `close`.
 
     Args:
-        lighthouse: Address of the lighthouse, which answers.
+        lighthouse: It answers; looked for again when it does so no more.
         group: Begins the replica's id.
 
     Raises:
         TrainingError: What answers there is no lighthouse.
     """
 
-    def __init__(self, lighthouse: str, group: str) -> None:
+    def __init__(self, lighthouse: FoundLighthouse, group: str) -> None:
         self.replica = f"{group}:{uuid4().hex}"
         self._lighthouse = lighthouse
-        try:
-            self._client: Any = LighthouseClient(lighthouse, connect_timeout=_CONNECT_TIMEOUT)
-        except (RuntimeError, TimeoutError) as error:
-            raise TrainingError(
-                f"the lighthouse at {lighthouse} cannot be used: {described(error)}",
-                "Expected torchft's lighthouse there: python -m radt.training.lighthouse",
-            ) from error
+        self._connect()
+        self._lost: TrainingError | None = None
         self._ask_after_s = 0.0
         self._away = False
         self._missed = 0  # heartbeats
@@ -122,7 +119,8 @@ class Attendance:
         Waits for the lighthouse, too, if it is away.
 
         Raises:
-            TrainingError: The lighthouse is there and fails, again and again.
+            TrainingError: The lighthouse is there and fails, again and again; or it is gone and
+                cannot be started.
         """
         refusals = 0
         while True:
@@ -136,7 +134,7 @@ class Attendance:
                 refusals = refusals + 1 if self._missed == missed else 0
                 if refusals == _MOST_REFUSALS:
                     raise TrainingError(
-                        f"the lighthouse at {self._lighthouse} is there, and failed "
+                        f"the lighthouse at {self._address} is there, and failed "
                         f"{refusals} times to begin a round: {described(error)}",
                         "Check that replicas and lighthouse have the same version of torchft",
                     ) from error
@@ -146,8 +144,10 @@ class Attendance:
     def _wait_for_lighthouse(self) -> None:
         told = False
         while time.monotonic() < self._ask_after_s:
+            if self._lost is not None:
+                raise self._lost
             if self._away and not told:
-                say(f"the lighthouse at {self._lighthouse} does not answer; the round waits")
+                say(f"the lighthouse at {self._address} does not answer; the round waits")
                 told = True
             time.sleep(_RETRY_S)
 
@@ -190,7 +190,28 @@ class Attendance:
             except (RuntimeError, TimeoutError):
                 self._missed += 1
                 self._away, self._ask_after_s = True, math.inf
+                self._find_again()
                 continue
             self._away = False
             if self._ask_after_s == math.inf:
                 self._ask_after_s = time.monotonic() + _HEARD_S
+
+    def _find_again(self) -> None:
+        try:
+            self._lighthouse.look()
+        except TrainingError as error:
+            self._lost = error
+        if self._lighthouse.address != self._address:
+            with suppress(TrainingError):  # it is gone again: so is the next heartbeat
+                self._connect()
+
+    def _connect(self) -> None:
+        address = self._lighthouse.address
+        try:
+            self._client: Any = LighthouseClient(address, connect_timeout=_CONNECT_TIMEOUT)
+        except (RuntimeError, TimeoutError) as error:
+            raise TrainingError(
+                f"the lighthouse at {address} cannot be used: {described(error)}",
+                "Expected torchft's lighthouse there: python -m radt.training.lighthouse",
+            ) from error
+        self._address = address

@@ -11,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -174,13 +175,38 @@ class Lighthouse:
         )
         assert self.process.stderr is not None
         lines = iter(self.process.stderr)
-        while "lighthouse of group" not in next(lines):
-            pass
+        line = next(line for line in lines if "lighthouse of group" in line)
+        self.address = f"http://localhost:{line.rpartition(':')[2].strip()}"
         threading.Thread(target=lambda: list(lines), daemon=True).start()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def started(stack: ExitStack, *setups: Setup) -> list[Replica]:
+    """Return replicas that the stack ends."""
+    return [stack.enter_context(Replica(setup)) for setup in setups]
+
+
+def pair(stack: ExitStack, group: str, *, outer: bool = False) -> list[Replica]:
+    """Return two replicas that have joined."""
+    both = started(
+        stack, *(Setup(group, place, replicas=2, outer=outer, until=10**6) for place in range(2))
+    )
+    joined = [replica.hear("joined") for replica in both]
+    assert joined[0].digest == joined[1].digest  # that of the first one's model
+    assert joined[0].plan == joined[1].plan
+    return both
+
+
+def let_leave(replicas: list[Replica]) -> None:
+    """Have all leave their blocks, with the same model, and leave nothing behind."""
+    for replica in replicas:
+        replica.leave()
+    ends = [replica.hear_all()[-2:] for replica in replicas]
+    assert [[said.what for said in end] for end in ends] == [["end", "closed"]] * len(replicas)
+    assert len({end[0].digest for end in ends}) == 1
 
 
 def new_group() -> str:

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import pytest
@@ -14,18 +14,21 @@ import torch
 from torch import nn
 
 from radt.errors import TrainingError, UsageError
-from radt.training import ElasticAverager, Job, lighthouse, meeting
+from radt.training import ElasticAverager, Job, lighthouse_search, meeting
 from radt.training.exchange import Exchange, add_quietly
-from radt.training.lighthouse import lighthouse_address
+from radt.training.lighthouse_search import FoundLighthouse
 from radt.training.meeting import Attendance, Presence
 from tests.support.averaging import (
     Lighthouse,
     Replica,
     Setup,
+    let_leave,
     mean_of,
     model,
     new_group,
     next_round,
+    pair,
+    started,
 )
 
 PARAMETERS = [name for name, _ in model(0).named_parameters()]
@@ -38,32 +41,10 @@ def group() -> Iterator[str]:
         yield name
 
 
-def _started(stack: ExitStack, *setups: Setup) -> list[Replica]:
-    return [stack.enter_context(Replica(setup)) for setup in setups]
-
-
-def _pair(stack: ExitStack, group: str, *, outer: bool = False) -> list[Replica]:
-    both = _started(
-        stack, *(Setup(group, place, replicas=2, outer=outer, until=10**6) for place in range(2))
-    )
-    joined = [replica.hear("joined") for replica in both]
-    assert joined[0].digest == joined[1].digest  # that of the first one's model
-    assert joined[0].plan == joined[1].plan
-    return both
-
-
-def _let_leave(replicas: list[Replica]) -> None:
-    for replica in replicas:
-        replica.leave()
-    ends = [replica.hear_all()[-2:] for replica in replicas]
-    assert [[said.what for said in end] for end in ends] == [["end", "closed"]] * len(replicas)
-    assert len({end[0].digest for end in ends}) == 1
-
-
 @pytest.mark.parametrize("outer", [False, True], ids=["local SGD", "DiLoCo"])
 def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: bool) -> None:
     with ExitStack() as stack:
-        one, other = _pair(stack, group, outer=outer)
+        one, other = pair(stack, group, outer=outer)
         anchor = [
             nn.Parameter(torch.from_numpy(one.said[0].state[name].copy())) for name in PARAMETERS
         ]
@@ -92,12 +73,12 @@ def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: boo
                     atol=1e-6,
                 )
         assert [ends[0].rounds, ends[0].samples] == [2, 35]
-        _let_leave([one, other])
+        let_leave([one, other])
 
 
 def test_a_replica_that_did_nothing_changes_nothing(group: str) -> None:
     with ExitStack() as stack:
-        one, other = _pair(stack, group)
+        one, other = pair(stack, group)
         before = other.step(3, then="counted")
         other.leave()  # it calls the other one to a round of what is pending
         assert one.step(0).digest != before.digest
@@ -105,17 +86,17 @@ def test_a_replica_that_did_nothing_changes_nothing(group: str) -> None:
         assert [said.digest for said in other.hear_all()][-2:] == [before.digest] * 2
         alone = one.step(17)
         assert next_round(one)[0].digest == alone.digest  # not even rounded
-        _let_leave([one])
+        let_leave([one])
 
 
 def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str) -> None:
     with ExitStack() as stack:
-        first = _pair(stack, group)
+        first = pair(stack, group)
         for _ in range(3):
             first[0].step(16)
             first[1].step(0)
             ends = next_round(*first)
-        (joiner,) = _started(stack, Setup(group, 2, until=10**6))
+        (joiner,) = started(stack, Setup(group, 2, until=10**6))
         samples = ends[0].samples
         while ends[0].replicas < 3:  # at the first round after it has come
             first[0].step(16)
@@ -133,7 +114,7 @@ def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str
             replica.step(samples)
         ends = next_round(*everyone)
         assert len({said.digest for said in ends}) == 1
-        _let_leave(everyone)
+        let_leave(everyone)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +126,7 @@ def test_after_a_kill_the_others_repeat_at_most_that_round(
     after = 0 if point == "connect" else 1
     common = Setup(group, replicas=3, until=100, led=False)
     with ExitStack() as stack:
-        replicas = _started(
+        replicas = started(
             stack,
             *(
                 Setup(
@@ -177,7 +158,7 @@ def test_after_a_kill_the_others_repeat_at_most_that_round(
 def test_leaving_does_not_wait_for_a_replica_that_was_killed(group: str, killed: int) -> None:
     """Not even the one whose store has the counts."""
     with ExitStack() as stack:
-        replicas = _started(
+        replicas = started(
             stack,
             *(
                 Setup(
@@ -194,21 +175,24 @@ def test_leaving_does_not_wait_for_a_replica_that_was_killed(group: str, killed:
 
 def test_the_store_does_not_grow_with_rounds(group: str) -> None:
     with ExitStack() as stack:
-        both = _pair(stack, group)
+        both = pair(stack, group)
         keys = []
         for _ in range(8):
             both[0].step(16)
             both[1].step(0)
             keys.append(next_round(*both)[0].keys)
         assert max(keys[1:]) <= keys[0] + 1  # the other one has told that it has the result, or not
-        _let_leave(both)
+        let_leave(both)
 
 
-def test_rounds_wait_for_a_lighthouse_that_is_started_again(group: str) -> None:
+def test_rounds_wait_for_a_lighthouse_that_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own = new_group()
     with ExitStack() as stack:
         beacon = stack.enter_context(Lighthouse(own))
-        one, other = _pair(stack, own)
+        monkeypatch.setenv(lighthouse_search.ADDRESS_VARIABLE, beacon.address)  # as elsewhere
+        one, other = pair(stack, own)
         for again in range(2):
             mine = one.step(12, then="counted").state
             beacon.kill()
@@ -226,7 +210,7 @@ def test_rounds_wait_for_a_lighthouse_that_is_started_again(group: str) -> None:
                     rtol=1e-5,
                     atol=1e-6,
                 )
-        _let_leave([one, other])
+        let_leave([one, other])
 
 
 def test_a_lighthouse_that_fails_each_round_is_one_error(
@@ -235,30 +219,29 @@ def test_a_lighthouse_that_fails_each_round_is_one_error(
     told: list[str] = []
     monkeypatch.setattr(meeting, "_HEARD_S", 0.1)
     monkeypatch.setattr(meeting, "say", told.append)
-    attendance = Attendance(lighthouse_address(group, None), group)
-    try:
+    with closing(FoundLighthouse(group, None)) as found, closing(Attendance(found, group)) as one:
         more_than_it_reads = "x" * 5_000_000
         with pytest.raises(TrainingError, match="is there, and failed 3 times to begin a round"):
-            attendance.next_round(
-                Presence(attendance.replica, "", "", 0, 0, "", 0, more_than_it_reads)
-            )
-    finally:
-        attendance.close()
+            one.next_round(Presence(one.replica, "", "", 0, 0, "", 0, more_than_it_reads))
     assert ["is asked again" in text for text in told] == [True, True]
 
 
-def test_a_client_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_cannot_be_made_is_an_error(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meeting, "_CONNECT_TIMEOUT", timedelta(seconds=0.2))
-    with pytest.raises(TrainingError, match=r"lighthouse at http://127\.0\.0\.1:1 cannot be used"):
-        Attendance("http://127.0.0.1:1", "gpt")
+    with closing(FoundLighthouse(group, None)) as found:
+        found.address = "http://127.0.0.1:1"
+        with pytest.raises(TrainingError, match=r"at http://127\.0\.0\.1:1 cannot be used"):
+            Attendance(found, group)
     assert "radt-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_another_model_is_refused_and_the_group_goes_on(group: str) -> None:
     with ExitStack() as stack:
-        (one,) = _started(stack, Setup(group, 0, until=10**6))
+        (one,) = started(stack, Setup(group, 0, until=10**6))
         one.hear("joined")
-        (other,) = _started(stack, Setup(group, 1, features=7))
+        (other,) = started(stack, Setup(group, 1, features=7))
         said = []
         while not other.process.exitcode and not said:
             one.step(16)
@@ -268,7 +251,7 @@ def test_another_model_is_refused_and_the_group_goes_on(group: str) -> None:
         assert "TrainingError: this replica has global_batch 16, model" in said[0].text
         one.step(16)
         assert next_round(one)[0].replicas == 1
-        _let_leave([one])
+        let_leave([one])
 
 
 def _job() -> Job:
@@ -277,12 +260,7 @@ def _job() -> Job:
 
 
 def test_a_lost_lighthouse_at_the_start_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lighthouse, "_START_S", 0.5)
-    with (
-        pytest.raises(TrainingError, match="no lighthouse of group 'gpt' was started"),
-        ElasticAverager(_job(), global_batch=8, group="gpt"),
-    ):
-        pass
+    monkeypatch.setattr(lighthouse_search, "_START_S", 0.5)
     with (
         pytest.raises(TrainingError, match=r"answers at http://127\.0\.0\.1:1 within"),
         ElasticAverager(_job(), global_batch=8, group="gpt", lighthouse="http://127.0.0.1:1"),
@@ -342,8 +320,8 @@ def _break(descriptors: set[int]) -> None:
 def test_an_address_in_the_environment_is_checked(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lighthouse, "_START_S", 0.1)
-    monkeypatch.setenv(lighthouse.ADDRESS_VARIABLE, address)
+    monkeypatch.setattr(lighthouse_search, "_START_S", 0.1)
+    monkeypatch.setenv(lighthouse_search.ADDRESS_VARIABLE, address)
     with (
         pytest.raises(UsageError, match="expected http://HOST:PORT"),
         ElasticAverager(_job(), global_batch=8, group="gpt"),
