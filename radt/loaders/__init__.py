@@ -3,11 +3,9 @@
 Each wraps what a script has and is used in its place; docs/techniques says when each one helps.
 """
 
-import importlib
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from radt.errors import MissingPackageError
+from radt.lazy import names_with_torch
 
 if TYPE_CHECKING:
     from radt.loaders.echo.loader import EchoLoader
@@ -36,19 +34,5 @@ _MODULES = {
     "SharedLoader": "radt.loaders.shared.client",
 }
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if find_spec("torch") is None:
-            raise MissingPackageError(
-                "radt.loaders needs PyTorch, which is not installed",
-                "pip install 'radt[torch]'",
-            )
-        value = getattr(importlib.import_module(_MODULES[name]), name)
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+    __getattr__, __dir__ = names_with_torch(__name__, _MODULES)

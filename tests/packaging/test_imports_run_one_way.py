@@ -30,6 +30,7 @@ BASE = frozenset(
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
+    "lazy": frozenset({"errors"}),
     "model": frozenset({"errors"}),
     "units": frozenset({"errors"}),
     "masking": frozenset(),
@@ -66,8 +67,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "store"},
     "integrations": frozenset({"errors", "home", "journal", "run"}),
-    "loaders": frozenset({"errors", "clock", "home", "run", "units"}),
-    "training": frozenset({"errors", "clock", "home", "loaders", "run", "units", "paths"})
+    "loaders": frozenset({"errors", "clock", "home", "lazy", "run", "units"}),
+    "training": frozenset({"errors", "clock", "home", "lazy", "loaders", "run", "units", "paths"})
     | {"parent_watch", "procfs"},
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
