@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs what is needed beside Python packages, on Debian and its kin: the packages named, or
 # what the tests need: a browser for the dashboard, a C compiler for the stand-in of NVIDIA's
-# library, and Postgres. Where it may not install, it says what to do.
+# library, Postgres, and tc for slow links. Where it may not install, it says what to do.
 set -eu
 missing="$*"
 if [ $# = 0 ]; then
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    command -v tc >/dev/null 2>&1 || missing="$missing iproute2"
     command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
     if ! command -v pg_ctl >/dev/null 2>&1; then
         ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || missing="$missing postgresql"

@@ -47,9 +47,9 @@ _ARMS = ("gpipe", "1f1b", "copies")
 
 
 def measure(rounds: int) -> Findings:
-    """Measure all arms in turns; needs root, `ip` and `tc`."""
-    if os.geteuid() != 0 or shutil.which("tc") is None:
-        bar = Bar("full copies over a slow link", "needs root and iproute2", held=False)
+    """Measure all arms in turns; needs `ip` and `tc`."""
+    if shutil.which("tc") is None:
+        bar = Bar("full copies over a slow link", "needs iproute2", held=False)
         return Findings([], [bar])
     times: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):

@@ -27,6 +27,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional
 
 import radt
+from radt.home import RUNTIME_VARIABLE, runtime_dir
 from radt.training import ElasticAverager, Job
 from radt.training.traffic import Traffic
 
@@ -137,12 +138,18 @@ def copies(size: Size, rank: int, batches: int, report: Connection) -> None:
             server.wait()
 
 
-def work(arm: str, size: Size, rank: int, mbit: int, batches: int, report: Connection) -> None:
-    """Be one of the two machines."""
+def work(
+    arm: str, size: Size, beside: int | None, mbit: int, batches: int, report: Connection
+) -> None:
+    """Be one of the two machines; the second one knows the first one's process."""
+    rank = 0 if beside is None else 1
+    link.enter_namespace(beside)
     torch.set_num_threads(1)
-    link.enter_namespace()
     report.send("ready")
-    report.recv()  # the link is there
+    other = report.recv()  # its process; the second one hears it when the link is there
+    if rank == 0:
+        link.join(other)
+        report.send("joined")
     link.open_end(rank, mbit)
     if arm == "copies":
         copies(size, rank, batches, report)
@@ -156,20 +163,23 @@ def on_two_machines(
     """Return seconds, bytes sent by both, and loss of each global batch."""
     link.check()
     context = multiprocessing.get_context("fork")
-    ends, processes = [], []
-    for rank in range(2):
-        mine, theirs = context.Pipe()
-        arguments = (arm, size, rank, mbit, batches, theirs)
-        processes.append(context.Process(target=work, args=arguments, daemon=True))
-        processes[-1].start()
-        theirs.close()
-        ends.append(mine)
+    # In their namespace, in which the user is called root, it would be root's folder.
+    os.environ.setdefault(RUNTIME_VARIABLE, str(runtime_dir()))
+    ends: list[Connection] = []
+    processes: list[multiprocessing.context.ForkProcess] = []
     try:
-        for end in ends:
-            end.recv()
-        link.join(*(process.pid for process in processes))
-        for end in ends:
-            end.send("go")
+        for _ in range(2):
+            mine, theirs = context.Pipe()
+            beside = processes[0].pid if processes else None
+            arguments = (arm, size, beside, mbit, batches, theirs)
+            processes.append(context.Process(target=work, args=arguments, daemon=True))
+            processes[-1].start()
+            theirs.close()
+            ends.append(mine)
+            mine.recv()
+        ends[0].send(processes[1].pid)
+        ends[0].recv()
+        ends[1].send(processes[0].pid)
         found = []
         for _ in range(batches + 1):
             both = [end.recv() for end in ends]
