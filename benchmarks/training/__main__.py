@@ -1,7 +1,9 @@
 """Benchmarks of training techniques, with the target beside each ratio.
 
 python -m benchmarks.training [--only validation trainer] [--rounds 5]
-    [--write docs/measurements.md]
+    [--hivemind PYTHON] [--write docs/measurements.md]
+
+``--hivemind`` names an interpreter with torch and hivemind 1.1.12 in an environment of its own.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ _SETTING = "PyTorch 2.13, no GPU."
 PARTS = ("validation", "trainer", "preemption", "offload", "averaging")
 
 
-def _measure(name: str, rounds: int) -> Findings:
+def _measure(name: str, rounds: int, **peers: str) -> Findings:
     """Measure one technique; the others' modules are not imported for it."""
-    found: Findings = importlib.import_module(f"benchmarks.training.{name}").measure(rounds)
+    module = importlib.import_module(f"benchmarks.training.{name}")
+    found: Findings = module.measure(rounds, **peers)
     return found
 
 
@@ -34,10 +37,16 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hivemind", metavar="PYTHON", help="an interpreter with hivemind")
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section")
     options = parser.parse_args()
     parts = {name: partial(_measure, name, options.rounds) for name in options.only}
     command = f"python -m benchmarks.training --rounds {options.rounds}"
+    if options.hivemind is not None and "averaging" in parts:
+        parts["averaging"] = partial(
+            _measure, "averaging", options.rounds, hivemind=options.hivemind
+        )
+        command += " --hivemind PYTHON"
     return run_parts(parts, HEADING, command, _SETTING, options.write)
 
 

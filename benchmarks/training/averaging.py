@@ -11,7 +11,9 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+import psutil
 
 from benchmarks.results import Bar, Findings, Table
 from radt.training.lighthouse import HEARTBEAT_S
@@ -23,6 +25,7 @@ _TARGET = 4.0
 _MOST_OVER_S = 1.0
 _KILLED_IN = 2
 _ROUNDS = 5
+_AVERAGES = 10
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,13 @@ _CASES = (
 _ARMS = ("gpipe", "1f1b", "copies")
 
 
-def measure(rounds: int) -> Findings:
-    """Measure all arms in turns; needs `ip` and `tc`."""
+def measure(rounds: int, hivemind: str | None = None) -> Findings:
+    """Measure all arms in turns; needs `ip` and `tc`.
+
+    Args:
+        rounds: Of all arms.
+        hivemind: An interpreter with torch and hivemind; None to leave it out.
+    """
     if shutil.which("tc") is None:
         bar = Bar("full copies over a slow link", "needs iproute2", held=False)
         return Findings([], [bar])
@@ -81,7 +89,75 @@ def measure(rounds: int) -> Findings:
     bars.append(
         Bar(f"survivors of a kill wait at most {most_s:.0f} s", f"{worst:.1f} s", worst <= most_s)
     )
-    return Findings([table], bars)
+    tables = [table] if hivemind is None else [table, _peers(rounds, hivemind)]
+    return Findings(tables, bars)
+
+
+def _peers(rounds: int, hivemind: str) -> Table:
+    ways = {"radt": sys.executable, "hivemind": hivemind}
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, python in ways.items():
+            found[way].append(_averaging(way, python))
+    table = Table(
+        "One average of 10.5 MB by two peers on this machine",
+        ("averager", "seconds", "CPU seconds of all processes"),
+        note=f"Medians of {rounds} pairs of peers in turns, {_AVERAGES} averages each.",
+    )
+    for way, pairs in found.items():
+        middle = [statistics.median(values) for values in zip(*pairs, strict=True)]
+        table.rows.append((way, f"{middle[0]:.3f}", f"{middle[1]:.3f}"))
+    return table
+
+
+def _averaging(way: str, python: str) -> tuple[float, float]:
+    """Return the median time of an average, and its mean CPU time in all processes."""
+    command = [python, "-m", "benchmarks.training.averaging_peer", way, f"{way}-{os.getpid()}"]
+    peers: list[subprocess.Popen[str]] = []
+    try:
+        addresses: list[str] = []
+        for _ in range(2):
+            peers.append(
+                subprocess.Popen(
+                    [*command, *addresses],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            if way == "hivemind":
+                addresses = [cast("IO[str]", peers[-1].stdout).readline().strip()]
+        for peer in peers:
+            cast("IO[str]", peer.stdout).readline()
+        _average(peers, 1)  # they connect
+        before_s = _cpu_s(peers)
+        seconds = _average(peers, _AVERAGES)
+        return statistics.median(seconds), (_cpu_s(peers) - before_s) / _AVERAGES
+    finally:
+        for peer in peers:
+            cast("IO[str]", peer.stdin).close()
+        for peer in peers:
+            peer.wait()
+
+
+def _average(peers: list[subprocess.Popen[str]], count: int) -> list[float]:
+    for peer in peers:
+        stdin = cast("IO[str]", peer.stdin)
+        stdin.write(f"{count}\n")
+        stdin.flush()
+    both = [json.loads(cast("IO[str]", peer.stdout).readline()) for peer in peers]
+    return [max(pair) for pair in zip(*both, strict=True)]
+
+
+def _cpu_s(peers: list[subprocess.Popen[str]]) -> float:
+    total_s = 0.0
+    for peer in peers:
+        top = psutil.Process(peer.pid)
+        for process in (top, *top.children(recursive=True)):
+            times = process.cpu_times()
+            total_s += times.user + times.system
+    return total_s
 
 
 def _seconds(arm: str, case: Case) -> float:

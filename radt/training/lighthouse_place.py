@@ -1,6 +1,6 @@
-"""Where a group's replicas on one machine meet: a file that says so, and locks that say who is there.
+"""Where a group's replicas on one machine meet: a file, and locks on it that say who is there.
 
-The file is in the runtime folder. The kernel frees the locks, on its bytes, with their processes.
+The file is in the runtime folder. The kernel frees the locks with their processes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from radt.training.lighthouse_search import FoundLighthouse
 from radt.training.meeting import Attendance, Presence
 from tests.support.averaging import (
     Lighthouse,
-    Replica,
     Setup,
     let_leave,
     mean_of,
@@ -162,7 +161,11 @@ def test_leaving_does_not_wait_for_a_replica_that_was_killed(group: str, killed:
             stack,
             *(
                 Setup(
-                    group, place, until=16, replicas=2, led=False,
+                    group,
+                    place,
+                    until=16,
+                    replicas=2,
+                    led=False,
                     dies_at="ended" if place == killed else None,
                 )
                 for place in range(2)

@@ -128,8 +128,9 @@ def test_one_that_cannot_be_started_is_one_error(
     program: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lighthouse_search.sys, "executable", program)
-    with pytest.raises(TrainingError, match=message), ElasticAverager(
-        job(), global_batch=8, group=new_group()
+    with (
+        pytest.raises(TrainingError, match=message),
+        ElasticAverager(job(), global_batch=8, group=new_group()),
     ):
         pass
 
