@@ -104,6 +104,7 @@ class Attendance:
     def __init__(self, lighthouse: FoundLighthouse, group: str) -> None:
         self.replica = f"{group}:{uuid4().hex}"
         self._lighthouse = lighthouse
+        self._client: Any = None
         self._connect()
         self._lost: TrainingError | None = None
         self._ask_after_s = 0.0
@@ -208,7 +209,7 @@ class Attendance:
     def _connect(self) -> None:
         address = self._lighthouse.address
         try:
-            self._client: Any = LighthouseClient(address, connect_timeout=_CONNECT_TIMEOUT)
+            self._client = LighthouseClient(address, connect_timeout=_CONNECT_TIMEOUT)
         except (RuntimeError, TimeoutError) as error:
             raise TrainingError(
                 f"the lighthouse at {address} cannot be used: {described(error)}",
