@@ -19,9 +19,10 @@ from typing import Any, Self
 
 import psutil
 import torch
+import torch._dynamo  # which the first optimiser of each replica would import
 from torch import Tensor, nn
 
-from radt.training import ElasticAverager, Job, averaging, meeting
+from radt.training import ElasticAverager, Job, averaging, lighthouse_search, meeting
 from radt.training.exchange import Exchange
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -219,6 +220,7 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
     torch.set_num_threads(1)
     meeting.uuid4 = lambda: uuid.UUID(int=setup.place)  # the order of replicas
     averaging._LEAVE_S = 10 * TIMEOUT_S  # only what is there is waited for
+    lighthouse_search._START_S = TIMEOUT_S
     net = model(setup.place, setup.features)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
