@@ -124,14 +124,18 @@ class Admission:
 
     def needed_bytes(self, job: Job, present: Iterable[Job]) -> int:
         """Return what is needed to train a job while others, and it, are in memory."""
-        step_bytes = self._step_bytes.get(job.name)
-        if step_bytes is None:
-            step_bytes = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
-        return step_bytes + sum(map(resident_bytes, present))
+        return self._needed_step_bytes(job) + sum(map(resident_bytes, present))
 
-    def fits(self, jobs: Iterable[Job], present: Sequence[Job]) -> bool:
-        """Return whether each of some jobs can train."""
-        return all(self.needed_bytes(job, present) <= self._budget_bytes for job in jobs)
+    def _needed_step_bytes(self, job: Job) -> int:
+        measured = self._step_bytes.get(job.name)
+        if measured is not None:
+            return measured
+        return sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
+
+    def fitting(self, jobs: Iterable[Job], present: Iterable[Job]) -> list[Job]:
+        """Return the jobs that can train, one at a time, while others are in memory."""
+        left_bytes = self._budget_bytes - sum(map(resident_bytes, present))
+        return [job for job in jobs if self._needed_step_bytes(job) <= left_bytes]
 
     def allows(self, extra_bytes: int, present: Iterable[Job]) -> bool:
         """Return whether so many bytes fit beside all jobs present."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from radt.errors import TrainingError, UsageError
+from radt.run.notices import warn_once
 from radt.training.checkpoints import Checkpoints
 from radt.training.failures import (
     Attempts,
@@ -48,7 +49,7 @@ class _Request(Enum):
     CANCEL = "cancel"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Place(Candidate):
     """A job in the trainer. Places with the same feed train in lockstep."""
 
@@ -90,7 +91,8 @@ class MultiTrainer:
         policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, ``preemptive``, or a `Policy` of
             your own.
         memory: What all jobs together may use, in bytes or as ``"20GB"``. Each job's first step is
-            measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end.
+            measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end. One
+            that would not fit beside the other jobs that are ready fails.
         share_input: Whether jobs with the same loader object train in lockstep on each batch, which
             is loaded once. They must not change its tensors. A ``DataLoader`` needs a generator of
             its own; what a data set draws besides is drawn once for all.
@@ -288,7 +290,8 @@ class MultiTrainer:
     def run(self) -> Iterator[Job]:
         """Train; yield each job as soon as it has finished, failed, or been paused or cancelled.
 
-        It ends when no job is ready. Paused jobs go on after `resume`, with this call or the next.
+        It ends when no job is ready, or when those that are wait for memory that paused ones keep,
+        which a warning says. Paused jobs go on after `resume`, with this call or the next.
 
         Raises:
             TrainingError: The trainer is closed, as after Ctrl-C; or the process can no longer use
@@ -320,38 +323,59 @@ class MultiTrainer:
             return [place for place in self._places.values() if place.job.status is JobStatus.READY]
 
     def _chosen(self) -> list[_Place]:
-        """Return the places of the next turn; none if no job is ready."""
-        ready = sorted(self._ready(), key=self._policy.rank)
-        for place in ready:
-            team = self._team(place, ready)
-            if self._fits(team):
-                return team
-        if ready:
-            assert self._admission is not None
-            place, present = ready[0], self._present()
-            self._fail(place, BudgetError(self._admission.refusal(place.job, present)))
+        """Return the places of the next turn; none if no job can train."""
+        with self._lock:
+            ready = sorted(self._ready(), key=self._policy.rank)
+            present = self._present()
+            if able := self._fitting(ready, present):
+                return self._team(able, ready)
+            paused = [job for job in present if job.status is JobStatus.PAUSED]
+            others = [job for job in present if job not in paused]
+            if self._fitting(ready, others):
+                names = ", ".join(job.name for job in paused)
+                warn_once(
+                    f"jobs wait for memory that paused ones keep ({names}): {ready[0].job.name} "
+                    "goes on once they are resumed or cancelled, with the next run()"
+                )
+            elif ready:
+                assert self._admission is not None
+                error = BudgetError(self._admission.refusal(ready[0].job, others))
+                self._fail(ready[0], error)
         return []
 
-    def _team(self, place: _Place, ready: Sequence[_Place]) -> list[_Place]:
-        """Return the places that train together with one: those with its feed or its structure."""
-        team = [other for other in ready if other.feed is place.feed]
-        if place.structure is None or any(mate.structure != place.structure for mate in team):
-            return team
-        return [
-            other
-            for other in ready
-            if other.structure == place.structure
-            and other.feed.batches == place.feed.batches
-            and all(mate.structure == place.structure for mate in ready if mate.feed is other.feed)
-        ]
+    def _team(self, able: Sequence[_Place], ready: Sequence[_Place]) -> list[_Place]:
+        """Return the places that train with the first one: with its feed or its structure.
+
+        Args:
+            able: Those that fit into memory, by rank. The others of their feeds wait, out of
+                lockstep.
+            ready: All that are ready.
+        """
+        first = able[0]
+        team = [place for place in able if place.feed is first.feed]
+        if first.structure is not None and all(p.structure == first.structure for p in team):
+            team = [
+                place
+                for place in able
+                if place.structure == first.structure
+                and place.feed.batches == first.feed.batches
+                and all(p.structure == first.structure for p in able if p.feed is place.feed)
+            ]
+        for place in ready:
+            if place not in able and any(place.feed is mate.feed for mate in team):
+                place.feed = place.feed.fork()
+        return team
 
     def _present(self) -> list[Job]:
         with self._lock:
             return [place.job for place in self._places.values()]
 
-    def _fits(self, team: Iterable[_Place]) -> bool:
-        jobs = [place.job for place in team]
-        return self._admission is None or self._admission.fits(jobs, self._present())
+    def _fitting(self, places: Sequence[_Place], present: Sequence[Job]) -> list[_Place]:
+        """Return the places whose steps fit into memory beside jobs that are there."""
+        if self._admission is None:
+            return list(places)
+        fitting = self._admission.fitting([place.job for place in places], present)
+        return [place for place in places if place.job in fitting]
 
     def _is_interrupted(self, team: Sequence[_Place]) -> bool:
         waiting = [place.job for place in self._ready() if all(place is not one for one in team)]
@@ -380,9 +404,10 @@ class MultiTrainer:
                     if is_complete:
                         return
                     # First steps are measured, and optimisers then have their states.
-                    may_not_fit = (is_first or self._has_joined) and not self._fits(team)
+                    is_changed = is_first or self._has_joined
                     is_first = False
-                    if self._ended or may_not_fit or self._is_interrupted(team):
+                    all_fit = not is_changed or self._fitting(team, self._present()) == team
+                    if self._ended or not all_fit or self._is_interrupted(team):
                         for place, served in zip(team, before, strict=True):
                             place.served = served  # it goes on first among its equals
                         return

@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +211,42 @@ def test_a_job_that_does_not_fit_at_all_fails() -> None:
     assert "memory allows" in jobs[0].failure.message
     assert len(kept.losses["wide"]) == 1
     assert kept.losses["small"] == plain_losses(1, 2)
+
+
+@pytest.mark.parametrize("end", [MultiTrainer.resume, MultiTrainer.cancel])
+def test_a_job_waits_for_the_memory_of_paused_ones(
+    capsys: pytest.CaptureFixture[str], end: Callable[[MultiTrainer, str], None]
+) -> None:
+    name = f"small, to {end.__name__}"  # a warning is written once
+
+    def pause(step_of: str, loss: Tensor) -> Tensor:
+        if len(kept.losses[name]) == 1:
+            trainer.pause(name)
+        return loss
+
+    kept = Kept()
+    alone = _needed_bytes(kept.job("alone", 0, width=20_000))
+    kept.hook = pause
+    wide, small = kept.job("wide", 0, 2, width=20_000), kept.job(name, 1, 2)
+    with MultiTrainer([wide, small], memory=alone + 1) as trainer:
+        assert [job.status for job in trainer.run()] == [JobStatus.PAUSED]
+        assert wide.status is JobStatus.READY
+        assert f"jobs wait for memory that paused ones keep ({name})" in capsys.readouterr().err
+        end(trainer, name)
+        assert [job.name for job in trainer.run()] == [name, "wide"]
+    assert wide.status is JobStatus.FINISHED
+    assert kept.losses["wide"] == plain_losses(0, 2, width=20_000)
+
+
+def test_a_job_that_does_not_fit_leaves_the_lockstep_and_waits() -> None:
+    kept, loader = Kept(), own_order()
+    alone = _needed_bytes(kept.job("alone", 0, width=20_000))
+    jobs = [kept.job("small", 1, 2, loader), kept.job("wide", 0, 2, loader, width=20_000)]
+    with MultiTrainer(jobs, memory=alone + 1, share_input=True) as trainer:
+        ended = [(job.name, job.status) for job in trainer.run()]
+    assert ended == [("small", JobStatus.FINISHED), ("wide", JobStatus.FINISHED)]
+    assert kept.losses["small"] == plain_losses(1, 2, own_order)
+    assert kept.losses["wide"] == plain_losses(0, 2, own_order, width=20_000)
 
 
 def test_a_job_whose_gradients_do_not_fit_does_not_begin() -> None:
