@@ -18,20 +18,23 @@ from torch import Tensor
 class RandomState:
     """States of the global generators of Python, NumPy, PyTorch and its CUDA devices.
 
-    CUDA's are left out where CUDA has not been initialised; nothing initialises it here.
+    CUDA's are left out where CUDA has not been initialised; nothing initialises it here. Those of
+    a seeded state begin with its seed once CUDA is.
     """
 
     python: tuple[Any, ...]
     numpy: tuple[Any, ...]
     torch: Tensor
     cuda: tuple[Tensor, ...]
+    cuda_seed: int | None = None
 
     @classmethod
-    def current(cls) -> Self:
-        """Return the states as they are now."""
+    def current(cls, cuda_seed: int | None = None) -> Self:
+        """Return the states as they are now; CUDA's, if there are none, begin with the seed."""
         initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         cuda = torch.cuda.get_rng_state_all() if initialized else []
-        return cls(random.getstate(), _numpy.state(), torch.get_rng_state(), tuple(cuda))
+        state = torch.get_rng_state()
+        return cls(random.getstate(), _numpy.state(), state, tuple(cuda), cuda_seed)
 
     @classmethod
     def seeded(cls, seed: int) -> Self:
@@ -46,6 +49,7 @@ class RandomState:
             tuple(
                 torch.Generator(f"cuda:{at}").manual_seed(seed).get_state() for at in range(devices)
             ),
+            seed,
         )
 
     def restore(self) -> None:
@@ -55,6 +59,8 @@ class RandomState:
         torch.set_rng_state(self.torch)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))
+        elif self.cuda_seed is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(self.cuda_seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states as tensors and plain values, which ``torch.save`` stores safely."""
@@ -65,6 +71,7 @@ class RandomState:
             "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
             "torch": self.torch,
             "cuda": list(self.cuda),
+            "cuda_seed": self.cuda_seed,
         }
 
     @classmethod
@@ -74,7 +81,7 @@ class RandomState:
         name, keys, *rest = state["numpy"]
         numpy = (name, keys.numpy().astype(np.uint32), *rest)
         python = (version, tuple(numbers.tolist()), gauss)
-        return cls(python, numpy, state["torch"], tuple(state["cuda"]))
+        return cls(python, numpy, state["torch"], tuple(state["cuda"]), state["cuda_seed"])
 
 
 #: Its stubs lack some of its functions.
@@ -167,5 +174,5 @@ class OwnRandomness:
             yield
         finally:
             self._is_in_use = False
-            self.state = RandomState.current()
+            self.state = RandomState.current(self.state.cuda_seed)
             outside.restore()

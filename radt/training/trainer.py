@@ -440,7 +440,7 @@ class MultiTrainer:
             try:
                 self._at_work(place.job.name)
                 if self._devices is not None:
-                    place.before = RandomState.current()
+                    place.before = RandomState.current(place.job.randomness.state.cuda_seed)
                 if id(place.feed) not in batches:
                     batches[id(place.feed)] = _loaded(place.feed)
                 batch = batches[id(place.feed)]

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from radt.training.randomness import OwnRandomness, RandomState
@@ -111,3 +112,31 @@ def test_a_generator_that_the_user_set_is_swapped_too() -> None:
         assert drawn == expected
     finally:
         np.random.set_bit_generator(before)
+
+
+def test_a_seeded_training_that_moves_to_cuda_later_draws_from_its_seed_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A generator of the CPU stands in for that of a device."""
+    device, is_initialized = torch.Generator(), False
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_initialized)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [device.get_state()])
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda states: device.set_state(*states))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", device.manual_seed)
+
+    one, other = (OwnRandomness(RandomState.seeded(seed)) for seed in (1, 2))
+    for each in (one, other):
+        with each.in_use():
+            torch.rand(1)  # before CUDA is initialised
+    torch.save(other.state.state_dict(), tmp_path / "state.pt")
+    stored = torch.load(tmp_path / "state.pt", weights_only=True)
+    is_initialized = True
+    again = OwnRandomness(RandomState.from_state_dict(stored))
+    drawn: list[list[float]] = [[], [], []]
+    for _ in range(2):
+        for each, values in zip((one, other, again), drawn, strict=True):
+            with each.in_use():
+                values.append(torch.rand(1, generator=device).item())
+    for seed, values in zip((1, 2, 2), drawn, strict=True):
+        alone = torch.Generator().manual_seed(seed)
+        assert values == [torch.rand(1, generator=alone).item() for _ in range(2)]
