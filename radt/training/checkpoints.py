@@ -11,7 +11,7 @@ import torch
 
 from radt.errors import TrainingError, described
 from radt.training.feed import Feed
-from radt.training.guard import RUNNING, take_lost
+from radt.training.guard import RUNNING, forget_lost, lost_job
 from radt.training.job import Failure, FailureKind, Job, JobStatus
 
 
@@ -25,7 +25,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._lost = take_lost(folder)
+        self._lost = lost_job(folder)
         self._at_work = ""
         # Unbuffered: what is written survives the process.
         self._running = (folder / RUNNING).open("wb", buffering=0)
@@ -87,6 +87,8 @@ class Checkpoints:
                 FailureKind.PROCESS_LOST, f"the process ended while {job.name} trained"
             )
             self.save(job, feed)
+            forget_lost(self._folder)
+            self._lost = ""
 
     def at_work(self, name: str) -> None:
         """Note which job is at work; empty if none is."""

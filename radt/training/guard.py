@@ -24,12 +24,14 @@ _PR_SET_PDEATHSIG = 1
 _ON_PURPOSE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-def take_lost(folder: Path) -> str:
-    """Return the job that ended the process before, once; empty if none did."""
-    file = folder / _LOST
-    name = file.read_text(encoding="utf-8") if file.exists() else ""
-    file.unlink(missing_ok=True)
-    return name
+def lost_job(folder: Path) -> str:
+    """Return the job that ended the process before, until `forget_lost`; empty if none did."""
+    return _name_in(folder / _LOST)
+
+
+def forget_lost(folder: Path) -> None:
+    """Forget the job that ended the process before: its state says so."""
+    (folder / _LOST).unlink(missing_ok=True)
 
 
 def guard(folder: Path, command: Sequence[str]) -> int:
@@ -37,15 +39,14 @@ def guard(folder: Path, command: Sequence[str]) -> int:
     while True:
         (folder / RUNNING).unlink(missing_ok=True)
         code = _run(command)
-        name = _at_work(folder)
+        name = _name_in(folder / RUNNING)
         if code == 0 or not name or -code in _ON_PURPOSE:
             return code
         sys.stderr.write(f"job {name} ended its process (exit code {code}); the others go on\n")
         (folder / RUNNING).replace(folder / _LOST)
 
 
-def _at_work(folder: Path) -> str:
-    file = folder / RUNNING
+def _name_in(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from radt.errors import TrainingError
 from radt.training import Job, MultiTrainer
+from radt.training.checkpoints import Checkpoints
 from radt.training.failures import Attempts
 from radt.training.job import FailureKind, JobStatus
 from radt.training.memory import Admission
@@ -419,6 +420,24 @@ def test_a_job_that_ends_its_process_fails_and_the_others_go_on(tmp_path: Path, 
         rest = plain_losses(seed, 3)[-len(losses[name]) :]
         assert losses[name] == [value.hex() for value in rest]
     assert (len(losses["before"]), len(losses["behind"])) == (5, 10)
+
+
+def test_who_ended_the_process_is_known_until_its_state_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "lost").write_text("guilty", encoding="utf-8")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Checkpoints, "save", killed)
+        MultiTrainer([Kept().job("guilty", 1)], checkpoint=tmp_path)
+    for _ in range(2):
+        with MultiTrainer([Kept().job("guilty", 1)], checkpoint=tmp_path) as trainer:
+            (job,) = trainer.run()
+        assert job.failure is not None
+        assert job.failure.kind is FailureKind.PROCESS_LOST
+        assert not (tmp_path / "lost").exists()
 
 
 def test_a_process_that_is_told_to_end_is_not_started_again(tmp_path: Path) -> None:
