@@ -203,7 +203,7 @@ class Stack:
             each.parameter.grad = gradients[each.name][each.first : each.last]
         self._optimizer.step()
         for job in self._jobs:
-            job.batches += 1
+            job.count_step()
         return losses.detach()
 
     def _loss_of(

@@ -87,6 +87,7 @@ class Job:
     Attributes:
         epoch: Epochs that are complete.
         batches: Batches done in the epoch that is under way.
+        steps: Batches done in all epochs.
         status: What has become of it.
         failure: Why it failed; None if it did not.
         is_updating: Whether the optimiser is changing parameters; it stays so if that fails.
@@ -129,6 +130,7 @@ class Job:
         self.randomness = OwnRandomness(None if seed is None else RandomState.seeded(seed))
         self.epoch = 0
         self.batches = 0
+        self.steps = 0
         self.status = JobStatus.READY
         self.failure: Failure | None = None
         self.is_updating = False
@@ -145,8 +147,13 @@ class Job:
             loss = self._plain_step(batch) if self._step is None else self._step(batch)
             if self.scheduler is not None and self.schedule is Each.STEP:
                 self.scheduler.step()
-        self.batches += 1
+        self.count_step()
         return loss.detach()
+
+    def count_step(self) -> None:
+        """Count a step."""
+        self.batches += 1
+        self.steps += 1
 
     def _plain_step(self, batch: Any) -> Tensor:
         inputs, target = batch
@@ -177,6 +184,7 @@ class Job:
             "random": self.randomness.state.state_dict(),
             "epoch": self.epoch,
             "batches": self.batches,
+            "steps": self.steps,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -192,3 +200,4 @@ class Job:
         self.randomness.state = RandomState.from_state_dict(state["random"])
         self.epoch = state["epoch"]
         self.batches = state["batches"]
+        self.steps = state["steps"]

@@ -33,7 +33,6 @@ class JobRecord:
         self._job = job
         self._run: ChildRun | None = None
         self._losses: list[Tensor] = []
-        self._steps = 0
         self._due_s = 0.0
 
     @contextmanager
@@ -56,8 +55,7 @@ class JobRecord:
                 yield
 
     def step(self, loss: Tensor) -> None:
-        """Count a step."""
-        self._steps += 1
+        """Take the loss of a step."""
         if self._run is not None:
             self._losses.append(loss)
             if time.monotonic() >= self._due_s:
@@ -68,7 +66,7 @@ class JobRecord:
         if self._run is not None and self._losses:
             device = self._losses[-1].device  # a job may have moved since the first one
             mean = torch.stack([loss.reshape(()).to(device) for loss in self._losses]).mean().item()
-            self._run.log_metric("loss", mean, self._steps)
+            self._run.log_metric("loss", mean, self._job.steps)
         self._losses.clear()
         self._due_s = time.monotonic() + _INTERVAL_S
 

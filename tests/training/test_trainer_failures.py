@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -317,6 +319,27 @@ def test_a_new_start_may_have_other_numbers_of_epochs(tmp_path: Path, second: in
             assert [job.status for job in trainer.run()] == [JobStatus.FINISHED]
     assert job.epoch == max(2, second)
     assert kept.losses["one"] == plain_losses(1, job.epoch)[2 * BATCHES :]
+
+
+def test_steps_of_the_loss_go_on_after_a_new_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Mock(epoch=_no_context)
+    run = Mock(span=_no_context, child=lambda name, params: child)
+    monkeypatch.setattr("radt.training.records.active_run", lambda: run)
+    for epochs in (2, 3):
+        jobs = [Kept().job("one", 1, epochs)]
+        with MultiTrainer(jobs, policy="round_robin", checkpoint=tmp_path) as trainer:
+            list(trainer.run())
+    logged = [call.args for call in child.log_metric.call_args_list]
+    assert {name for name, *_ in logged} == {"loss"}
+    steps = [step for _, _, step in logged]
+    assert {BATCHES, 2 * BATCHES, 3 * BATCHES} <= set(steps)
+    assert steps == sorted(set(steps))
+
+
+def _no_context(*_: object) -> nullcontext[None]:
+    return nullcontext()
 
 
 def test_a_state_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
