@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -160,7 +160,9 @@ class MultiTrainer:
         self._is_closed = False
         self.ways: dict[tuple[str, ...], Trial] = {}
         jobs = list(jobs)
-        self._given = Counter(id(job.loader) for job in jobs)
+        # Kept as long as the trainer: the id of a loader that is gone may be that of another.
+        given = [job.loader for job in jobs] if share_input else []
+        self._shared = [each for each in given if sum(each is other for other in given) > 1]
         try:
             for job in jobs:
                 self.add(job)
@@ -191,7 +193,8 @@ class MultiTrainer:
             others = [place for place in self._places.values() if place.feed.loader is job.loader]
             if others:
                 self._check_shared(job, others[0].job)
-            is_shared = self._share_input and (others or self._given[id(job.loader)] > 1)
+            known = any(job.loader is shared for shared in self._shared)
+            is_shared = self._share_input and (known or bool(others))
             feed = Feed(job.loader, OwnRandomness() if is_shared else job.randomness, job.epoch)
             if self._checkpoints is not None:
                 self._checkpoints.load(job, feed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from radt.training import Job, MultiTrainer
 from radt.training.job import JobStatus
 from radt.training.policies import POLICIES, Candidate, Policy
 from tests.support.waiting import TIMEOUT_S
-from tests.training.trainings import BATCHES, Counted, Kept, network, own_order, plain_losses
+from tests.training.trainings import BATCHES, Counted, Kept, network, own_order, plain_losses, shuffled
 
 
 @pytest.fixture(autouse=True)
@@ -270,6 +271,33 @@ def test_a_data_set_of_several_jobs_is_read_once() -> None:
     assert dataset.reads == 2 * len(dataset)
     for seed in range(3):
         assert kept.losses[f"job {seed}"] == plain_losses(seed, 2, own_order)
+
+
+def test_a_loader_in_the_place_of_one_that_is_gone_is_not_shared() -> None:
+    class Batches:
+        """Draws from the random states of its job."""
+
+        def __iter__(self) -> Iterator[object]:
+            return iter(shuffled())
+
+    def add(loader: Batches, *names: str) -> None:
+        for name in names:
+            job = kept.job(name, 0, 1)
+            job.loader = loader
+            jobs.append(job)
+
+    kept, jobs = Kept(), list[Job]()
+    add(Batches(), "a", "b")
+    place = id(jobs[0].loader)
+    with MultiTrainer(jobs, share_input=True) as trainer:
+        jobs.clear()
+        list(trainer.run())
+        gc.collect()
+        fresh = [Batches() for _ in range(1000)]
+        add(next((each for each in fresh if id(each) == place), fresh[0]), "c")
+        trainer.add(jobs[0])
+        list(trainer.run())
+    assert kept.losses["c"] == plain_losses(0, 1)
 
 
 def test_jobs_that_do_not_share_read_their_own_order_of_one_loader() -> None:
