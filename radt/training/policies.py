@@ -20,7 +20,7 @@ class Candidate:
     """
 
     job: Job
-    joined: int
+    joined: int = 0
     served: int = 0
 
 

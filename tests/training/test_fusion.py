@@ -11,9 +11,10 @@ from torch import Tensor, nn, optim
 from torch.nn import functional
 
 from radt.training import Job, MultiTrainer
-from radt.training.fusion import Stack, Trial, Way, structure_of
+from radt.training.fusion import Trial, Way
 from radt.training.job import FailureKind, JobStatus
 from radt.training.memory import resident_bytes
+from radt.training.stack import Stack, structure_of
 from tests.training.trainings import own_order
 
 Optimizer = Callable[[nn.Module, int], optim.Optimizer]
@@ -184,7 +185,9 @@ def test_the_faster_way_is_kept(monkeypatch: pytest.MonkeyPatch, faster: Way) ->
     assert {job.epoch for job in jobs} == {10}
 
 
-def test_a_model_that_cannot_be_stacked_trains_in_a_loop() -> None:
+def test_a_model_that_cannot_be_stacked_trains_in_a_loop(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     class Reading(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -204,7 +207,52 @@ def test_a_model_that_cannot_be_stacked_trains_in_a_loop() -> None:
         )
     with MultiTrainer(jobs, fuse="auto") as trainer:
         assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
-    assert [trial.chosen for trial in trainer.ways.values()] == [Way.LOOP]
+    (trial,) = trainer.ways.values()
+    assert trial.chosen is Way.LOOP
+    assert "vmap" in trial.reason
+    assert f"job 0 and 1 more jobs are not fused: {trial.reason}" in capsys.readouterr().err
+
+
+def test_an_error_of_the_users_code_fails_its_job_alone_as_in_a_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Trial, "way", Way.FUSED)
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
+    batches = [tuple(batch) for batch in own_order()]
+    bad = [(inputs, labels.clone()) for inputs, labels in batches]
+    bad[2][1][0] = 99  # there are three classes
+    for job in jobs:
+        job.loader = bad if job is jobs[1] else batches
+    with MultiTrainer(jobs, fuse="auto") as trainer:
+        ended = {job.name: job.status for job in trainer.run()}
+    assert ended == {
+        "job 0": JobStatus.FINISHED,
+        "job 1": JobStatus.FAILED,
+        "job 2": JobStatus.FINISHED,
+    }
+    assert jobs[1].failure is not None
+    assert "Target 99 is out of bounds" in jobs[1].failure.message
+    assert "functional.cross_entropy" in jobs[1].failure.traceback
+    assert [job.steps for job in jobs] == [20, 2, 20]
+    assert not capsys.readouterr().err
+    assert not any(trial.reason for trial in trainer.ways.values())
+
+
+def test_an_update_that_stops_on_its_way_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "way", Way.FUSED)
+    updates: list[object] = []
+
+    class Full(optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            updates.append(super().step())
+            raise torch.OutOfMemoryError("no memory for the last parameter")
+
+    monkeypatch.setattr("radt.training.stack._ELEMENTWISE", {Full})
+    jobs = [_job(seed, lambda model, _: Full(model.parameters(), 0.1)) for seed in range(2)]
+    with MultiTrainer(jobs, fuse="auto") as trainer:
+        failures = [job.failure for job in trainer.run()]
+    assert [each.kind for each in failures if each] == [FailureKind.OUT_OF_MEMORY] * 2
+    assert len(updates) == 1
 
 
 def test_a_fused_job_whose_loss_is_nan_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,4 +280,5 @@ def test_jobs_are_not_fused_where_memory_is_short() -> None:
         assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
     (other,) = trainer.ways.values()
     assert other.chosen is Way.LOOP
+    assert "memory" in other.reason
     assert len(other.times_s[Way.FUSED]) == 0
