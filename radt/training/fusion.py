@@ -26,6 +26,8 @@ from radt.training.stack import Stack
 
 #: Steps of each way that are timed, in blocks; the first step of a block only warms up.
 _BLOCK, _BLOCKS = 5, 4
+#: If each step of one way takes this much longer than all of the other, no more are timed.
+_CLEARLY = 1.3
 #: Fused training has to be this much faster, since it is not bit-identical.
 _ADVANTAGE = 0.95
 
@@ -68,15 +70,18 @@ class Trial:
             self._began_s = _now_s()
 
     def end(self) -> None:
-        """End a step; the last one of the trial decides."""
+        """End a step; the last one of the trial decides, or any block with a clear result."""
         if self.chosen is not None:
             return
         if self._steps % _BLOCK:
             self.times_s[self.way].append(_now_s() - self._began_s)
         self._steps += 1
-        if self._steps == 2 * _BLOCK * _BLOCKS:
-            loop_s, fused_s = (median(self.times_s[way]) for way in Way)
-            self.chosen = Way.FUSED if fused_s < loop_s * _ADVANTAGE else Way.LOOP
+        if self._steps % (2 * _BLOCK) == 0:
+            loop, fused = (self.times_s[way] for way in Way)
+            is_clear = max(fused) * _CLEARLY < min(loop) or max(loop) * _CLEARLY < min(fused)
+            if is_clear or self._steps == 2 * _BLOCK * _BLOCKS:
+                is_faster = median(fused) < median(loop) * _ADVANTAGE
+                self.chosen = Way.FUSED if is_faster else Way.LOOP
 
 
 def _now_s() -> float:

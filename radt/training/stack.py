@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
 from torch.func import functional_call, vmap
 
+from radt.training.chain import Chain, is_chain
 from radt.training.job import Each, Job, Loss
 from radt.training.memory import tensors_of
 
@@ -35,6 +36,7 @@ def structure_of(job: Job) -> Hashable | None:
         or (job.scheduler is not None and job.schedule is Each.STEP)
         or any(isinstance(value, Tensor) for value in settings)
         or not callable(getattr(job.loader, "__len__", None))
+        or _has_hooks(job)
     ):
         return None
     groups = {id(p): at for at, group in enumerate(optimizer.param_groups) for p in group["params"]}
@@ -51,6 +53,14 @@ def structure_of(job: Job) -> Hashable | None:
         _loss(job.loss),
         len(job.loader),  # type: ignore[arg-type]
     )
+
+
+def _has_hooks(job: Job) -> bool:
+    """Return whether something is to be called with gradients, or before or after an update."""
+    own = [job.optimizer, *job.model.parameters()]
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    names += ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return any(getattr(each, name, None) for each in own for name in names)
 
 
 def _loss(loss: Loss) -> Hashable:
@@ -91,83 +101,101 @@ class Stack:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = list(jobs)
         self._model, self._loss = jobs[0].model, jobs[0].loss
+        self._chain = Chain(self._model, len(jobs)) if is_chain(self._model) else None
         named = [dict(job.model.named_parameters()) for job in jobs]
         self._own = {name: [each[name] for each in named] for name in named[0]}
-        self._parameters = {
-            name: torch.stack([p.detach() for p in own]).requires_grad_()
-            for name, own in self._own.items()
-            if own[0].requires_grad
-        }
-        self._fixed = {
-            name: torch.stack(list(own))
-            for name, own in self._own.items()
-            if not own[0].requires_grad
-        }
         buffers = [dict(job.model.named_buffers()) for job in jobs]
         self._own_buffers = {name: [each[name] for each in buffers] for name in buffers[0]}
         self._buffers = {name: torch.stack(own) for name, own in self._own_buffers.items()}
-        self._slices: list[_Slice] = []
+        self._parts = self._updated_parts()
+        self._parameters = {
+            name: values.detach().requires_grad_()
+            for part in self._parts
+            for name, values in part.split(part.values).items()
+        }
+        self._fixed = {
+            name: torch.stack([parameter.detach() for parameter in own])
+            for name, own in self._own.items()
+            if name not in self._parameters
+        }
         self.is_updating = False
         self._optimizer = self._stacked_optimizer()
 
     @property
     def device(self) -> torch.device:
         """Where the models are."""
-        return next(iter(self._parameters.values())).device
+        return self._parts[0].values.device
 
     @property
     def bytes(self) -> int:
         """Return the bytes that are held besides those of the jobs."""
-        parts = [self._parameters, self._fixed, self._buffers, dict(self._optimizer.state)]
+        values = [part.values for part in self._parts]
+        parts = [values, self._fixed, self._buffers, dict(self._optimizer.state)]
         return sum(tensor.nbytes for tensor in tensors_of(parts))
+
+    def _updated_parts(self) -> list[_Part]:
+        """Return the parameters that the optimiser changes, those together that it treats alike."""
+        first = self._jobs[0]
+        parts: dict[tuple[int, torch.dtype, torch.device, str], list[str]] = {}
+        for at, group in enumerate(first.optimizer.param_groups):
+            updated = {id(parameter) for parameter in group["params"] if parameter.requires_grad}
+            for name, (parameter, *_) in self._own.items():
+                if id(parameter) in updated:
+                    state = repr(self._scalars(0, name))
+                    key = (at, parameter.dtype, parameter.device, state)
+                    parts.setdefault(key, []).append(name)
+        return [
+            _Part(at, {name: self._own[name][0].shape for name in names}, self._rows(names))
+            for (at, *_), names in parts.items()
+        ]
+
+    def _rows(self, names: Iterable[str]) -> Tensor:
+        own = [[self._own[name][at].detach() for name in names] for at in range(len(self._jobs))]
+        return torch.stack([_flat(tensors) for tensors in own])
 
     def _stacked_optimizer(self) -> optim.Optimizer:
         """Return one optimiser, with a group for successive jobs with equal settings."""
         groups: list[dict[str, Any]] = []
-        for at in range(len(self._jobs[0].optimizer.param_groups)):
-            names = [
-                name
-                for name, own in self._own.items()
-                if name in self._parameters and _is_in(own[0], self._jobs[0], at)
-            ]
-            for first, last in self._runs(at, names):
-                slices = [self._slice(name, first, last) for name in names]
-                self._slices += slices
-                settings = _settings(self._jobs[first], at)
-                groups.append({**settings, "params": [each.parameter for each in slices]})
+        for part in self._parts:
+            rules = [self._rules(at, part) for at in range(len(self._jobs))]
+            starts = [at for at in range(len(rules)) if at == 0 or rules[at] != rules[at - 1]]
+            for first, last in zip(starts, [*starts[1:], len(rules)], strict=True):
+                part.rows.append(_Rows(first, last, part.values[first:last]))
+                settings = _settings(self._jobs[first], part.group)
+                groups.append({**settings, "params": [part.rows[-1].values]})
         kind: Any = type(self._jobs[0].optimizer)
         optimizer: optim.Optimizer = kind(groups)
-        for each in self._slices:
-            states = [self._state(at, each.name) for at in range(each.first, each.last)]
-            if states[0]:
-                optimizer.state[each.parameter] = {
-                    key: torch.stack([state[key] for state in states])
-                    if _is_of_elements(key, value, each.parameter.shape[1:])
-                    else _copy(value)
-                    for key, value in states[0].items()
-                }
+        for part in self._parts:
+            shape = next(iter(part.shapes.values()))
+            for rows in part.rows:
+                states = [
+                    [self._state(at, name) for name in part.shapes]
+                    for at in range(rows.first, rows.last)
+                ]
+                for key, value in states[0][0].items():
+                    optimizer.state[rows.values][key] = (
+                        torch.stack([_flat([state[key] for state in own]) for own in states])
+                        if _is_of_elements(key, value, shape)
+                        else _copy(value)
+                    )
         return optimizer
 
-    def _runs(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
-        rules = [self._rules(at, group, names) for at in range(len(self._jobs))]
-        starts = [at for at in range(len(rules)) if at == 0 or rules[at] != rules[at - 1]]
-        return list(zip(starts, [*starts[1:], len(self._jobs)], strict=True))
+    def _rules(self, at: int, part: _Part) -> object:
+        """Return what jobs have in common whose elements of a part may be updated as one tensor."""
+        scalars = [self._scalars(at, name) for name in part.shapes]
+        return _settings(self._jobs[at], part.group), scalars
 
-    def _rules(self, at: int, group: int, names: Sequence[str]) -> object:
-        scalars = [
-            (key, value.item() if isinstance(value, Tensor) else value)
-            for name in names
+    def _scalars(self, at: int, name: str) -> list[tuple[str, Any]]:
+        """Return the optimiser's state of a parameter; None in place of a value for each element."""
+        shape = self._own[name][at].shape
+        return [
+            (key, None if _is_of_elements(key, value, shape) else _plain(value))
             for key, value in self._state(at, name).items()
-            if not _is_of_elements(key, value, self._own[name][at].shape)
         ]
-        return _settings(self._jobs[at], group), scalars
 
     def _state(self, at: int, name: str) -> dict[str, Any]:
         state: dict[str, Any] = self._jobs[at].optimizer.state.get(self._own[name][at], {})
         return state
-
-    def _slice(self, name: str, first: int, last: int) -> _Slice:
-        return _Slice(name, first, last, self._parameters[name][first:last].detach())
 
     def step(self, batches: Sequence[Any]) -> Tensor:
         """Train each model on its batch; return the losses, one for each.
@@ -175,23 +203,38 @@ class Stack:
         Raises:
             Exception: As the model raises it; unless `is_updating`, nothing has been changed.
         """
-        (inputs, target), dims = _stacked_batch(batches)
+        inputs, target, dims = _stacked_batch(batches)
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        losses: Tensor = vmap(self._loss_of, in_dims=(0, 0, 0, dims, dims), randomness="different")(
-            self._parameters, self._fixed, buffers, inputs, target
-        )
+        losses = self._losses(buffers, inputs, target, dims)
         # No loss depends on another model: the gradients of the sum are those of each.
         found = torch.autograd.grad(losses.sum(), list(self._parameters.values()))
         gradients = dict(zip(self._parameters, found, strict=True))
         self._buffers = buffers
-        for each in self._slices:
-            each.parameter.grad = gradients[each.name][each.first : each.last]
+        for part in self._parts:
+            rows = [gradients[name].reshape(len(self._jobs), -1) for name in part.shapes]
+            gradient = torch.cat(rows, 1)
+            for each in part.rows:
+                each.values.grad = gradient[each.first : each.last]
         self.is_updating = True
         self._optimizer.step()
         self.is_updating = False
         for job in self._jobs:
             job.count_step()
         return losses.detach()
+
+    def _losses(
+        self, buffers: dict[str, Tensor], inputs: Tensor, target: Tensor, dims: int | None
+    ) -> Tensor:
+        losses: Tensor
+        if self._chain is not None and inputs.dim() > (1 if dims is None else 2):
+            parameters = {**self._parameters, **self._fixed}
+            outputs = self._chain.outputs(parameters, inputs, is_shared=dims is None)
+            losses = vmap(self._loss, in_dims=(0, dims), randomness="different")(outputs, target)
+        else:
+            losses = vmap(self._loss_of, in_dims=(0, 0, 0, dims, dims), randomness="different")(
+                self._parameters, self._fixed, buffers, inputs, target
+            )
+        return losses
 
     def _loss_of(
         self,
@@ -211,27 +254,52 @@ class Stack:
                 own = self._own.get(name) or self._own_buffers[name]
                 for each, value in zip(own, stacked, strict=True):
                     each.copy_(value)
-        for part in self._slices:
-            state = self._optimizer.state.get(part.parameter, {})
-            for at in range(part.first, part.last):
-                own_state = self._jobs[at].optimizer.state[self._own[part.name][at]]
+        for part in self._parts:
+            for rows in part.rows:
+                state = self._optimizer.state.get(rows.values, {})
                 for key, value in state.items():
-                    is_of_elements = _is_of_elements(key, value, part.parameter.shape)
-                    own_state[key] = _copy(value[at - part.first] if is_of_elements else value)
+                    is_of_elements = _is_of_elements(key, value, rows.values.shape)
+                    for at in range(rows.first, rows.last):
+                        row = part.split(value[at - rows.first]) if is_of_elements else {}
+                        for name in part.shapes:
+                            own_state = self._jobs[at].optimizer.state[self._own[name][at]]
+                            own_state[key] = _copy(row.get(name, value))
+
+
+@dataclass(slots=True)
+class _Part:
+    """Parameters of all jobs that an optimiser treats alike.
+
+    Attributes:
+        group: Number of their group in each job's optimiser.
+        shapes: Their shapes in one model, by their names.
+        values: A row for each job.
+        rows: Rows of jobs with the same settings, each one tensor for the optimiser.
+    """
+
+    group: int
+    shapes: dict[str, torch.Size]
+    values: Tensor
+    rows: list[_Rows] = field(default_factory=list)
+
+    def split(self, row: Tensor) -> dict[str, Tensor]:
+        """Return the values of each parameter in a row, or in several ones."""
+        lengths = [shape.numel() for shape in self.shapes.values()]
+        parts = zip(self.shapes.items(), row.split(lengths, -1), strict=True)
+        return {name: values.view(*row.shape[:-1], *shape) for (name, shape), values in parts}
 
 
 @dataclass(frozen=True, slots=True)
-class _Slice:
-    """A parameter of successive jobs."""
+class _Rows:
+    """Rows of successive jobs."""
 
-    name: str
     first: int
     last: int
-    parameter: Tensor
+    values: Tensor
 
 
-def _is_in(parameter: nn.Parameter, job: Job, group: int) -> bool:
-    return any(parameter is other for other in job.optimizer.param_groups[group]["params"])
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _settings(job: Job, group: int) -> dict[str, Any]:
@@ -241,21 +309,25 @@ def _settings(job: Job, group: int) -> dict[str, Any]:
 
 def _is_of_elements(key: str, value: Any, shape: torch.Size) -> bool:
     """Return whether an optimiser's state has a value for each element of its parameter."""
-    return key != "step" and isinstance(value, Tensor) and value.shape == shape
+    is_scalar = key in ("step", "mu_product")
+    return not is_scalar and isinstance(value, Tensor) and value.shape == shape
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
 
 
 def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _stacked_batch(batches: Sequence[Any]) -> tuple[tuple[Tensor, Tensor], int | None]:
-    """Return one batch for all models, or a stack of one for each, and the dimension of models."""
+def _stacked_batch(batches: Sequence[Any]) -> tuple[Tensor, Tensor, int | None]:
+    """Return inputs and targets for all models, or stacks of them, and the dimension of models."""
     first = batches[0]
     if all(batch is first for batch in batches):
-        inputs, target = first
-        return (inputs, target), None
+        return first[0], first[1], None
     inputs, target = (torch.stack(parts) for parts in zip(*batches, strict=True))
-    return (inputs, target), 0
+    return inputs, target, 0
 
 
 def can_be_stacked(batches: Sequence[Any]) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional
 
 from radt.training import Job, MultiTrainer
+from radt.training.chain import is_chain
 from radt.training.fusion import Trial, Way
 from radt.training.job import FailureKind, JobStatus
 from radt.training.memory import resident_bytes
@@ -122,6 +123,64 @@ def test_a_job_that_trains_more_than_its_model_is_not_fused() -> None:
     )
 
 
+def test_a_job_with_hooks_on_gradients_or_updates_is_not_fused() -> None:
+    jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
+    jobs[0].optimizer.register_step_pre_hook(lambda *_: None)
+    jobs[1].model[3].weight.register_hook(lambda gradient: gradient)  # type: ignore[index, union-attr, operator]
+    jobs[2].model[3].weight.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[index, union-attr, operator]
+    assert [structure_of(job) for job in jobs] == [None] * 3
+
+
+def _chain_job(seed: int, optimizer: Optimizer, dropout: float = 0.0) -> Job:
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(4, 6),
+        nn.Sequential(nn.Tanh(), nn.Linear(6, 5, bias=False), nn.ReLU(inplace=True)),
+        nn.Linear(5, 3),
+    )
+    model[2].weight.requires_grad_(False)
+    return Job(
+        f"job {seed}", model, optimizer(model, seed), functional.cross_entropy, own_order(), epochs=4
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_chain_of_linear_layers_trains_as_each_model_up_to_rounding(
+    name: str, shared: bool
+) -> None:
+    alone = [_chain_job(seed, OPTIMIZERS[name]) for seed in range(4)]
+    fused = [_chain_job(seed, OPTIMIZERS[name]) for seed in range(4)]
+    assert is_chain(fused[0].model)
+    batches = list(own_order())[:4]
+    for _ in range(2):  # stacked, separated and stacked again
+        stack = Stack(fused)
+        for at in range(4):
+            given = [batches[at if shared else (at + number) % 4] for number in range(4)]
+            losses = stack.step(given)
+            expected = [job.step(batch) for job, batch in zip(alone, given, strict=True)]
+            torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-4, atol=1e-5)
+        stack.separate()
+    for job, plain in zip(fused, alone, strict=True):
+        torch.testing.assert_close(_state(job), _state(plain), rtol=1e-3, atol=1e-4)
+
+
+def test_each_model_of_a_chain_drops_others() -> None:
+    jobs = [_chain_job(0, OPTIMIZERS["one rate"], dropout=0.5) for _ in range(4)]
+    losses = Stack(jobs).step([next(iter(own_order()))] * 4)
+    assert len(set(losses.tolist())) == 4
+
+
+def test_what_is_not_a_chain_of_such_layers_is_none() -> None:
+    hooked = nn.Sequential(nn.Linear(4, 3))
+    hooked[0].register_forward_hook(lambda *_: None)
+    normed = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
+    flat = nn.Sequential(nn.Flatten(0), nn.Linear(4, 3))
+    assert not any(map(is_chain, (hooked, normed, flat, nn.Softmax(0))))
+
+
 def test_each_model_has_its_own_batch() -> None:
     jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(2)]
     plain = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(2)]
@@ -148,8 +207,11 @@ def test_jobs_are_fused_only_if_that_trains_the_same() -> None:
     assert structure_of(stepped) is None
 
 
+@pytest.mark.parametrize(("slower_s", "tried"), [(1.2, 40), (1.5, 10)])
 @pytest.mark.parametrize("faster", Way)
-def test_the_faster_way_is_kept(monkeypatch: pytest.MonkeyPatch, faster: Way) -> None:
+def test_the_faster_way_is_kept(
+    monkeypatch: pytest.MonkeyPatch, faster: Way, slower_s: float, tried: int
+) -> None:
     """A clock that says which one is faster, in place of the machine's."""
     now = 0.0
     monkeypatch.setattr("radt.training.fusion._now_s", lambda: now)
@@ -157,7 +219,7 @@ def test_the_faster_way_is_kept(monkeypatch: pytest.MonkeyPatch, faster: Way) ->
 
     def spend(way: Way) -> None:
         nonlocal now
-        now += 1.0 if way is faster else 1.2
+        now += 1.0 if way is faster else slower_s
         done.append(way)
 
     step, loop = Stack.step, Job.step
@@ -180,7 +242,8 @@ def test_the_faster_way_is_kept(monkeypatch: pytest.MonkeyPatch, faster: Way) ->
         assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
     (trial,) = trainer.ways.values()
     assert trial.chosen is faster
-    assert set(done[40:]) == {faster}
+    assert set(done[tried:]) == {faster}
+    assert done[:tried].count(Way.FUSED) == done[:tried].count(Way.LOOP)
     assert len(done) == 50
     assert {job.epoch for job in jobs} == {10}
 
