@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results import Bar, Findings, Table
+from benchmarks.training.trainer_arm import HOW
 
 _COMMAND = [sys.executable, "-m", "benchmarks.training.trainer_arm"]
 _NAMES = ("small", "middle", "large")
@@ -20,7 +21,7 @@ _EPOCHS = 4
 _SAMPLING_S = 0.02
 _MEMORY, _START_UP, _AUTO, _FUSED = 0.45, 0.9, 1.03, 6.0
 #: Models, and steps: enough for the trial of both ways to be a small part.
-_FUSING = {"mlp": (16, 2_000), "cnn": (4, 1_000)}
+_FUSING = {"mlp": (16, 2_000), "cnn": (4, 500)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def measure(rounds: int) -> Findings:
     """Measure all arms in turns."""
     found = Findings()
     _three(rounds, found)
-    _fusing(max(1, rounds // 2), found)
+    _fusing(rounds, found)
     return found
 
 
@@ -126,16 +127,10 @@ def _fusing(rounds: int, found: Findings) -> None:
         note=f"Medians of {rounds} rounds in turns; a loop swaps random states at each step.",
     )
     for network, (count, steps) in _FUSING.items():
-        times: dict[str, list[float]] = {how: [] for how in ("plain", "loop", "fused", "auto")}
-        chosen = set()
-        for _ in range(rounds):
-            for how, values in times.items():
-                arguments = [*_COMMAND, "fuse", network, str(count), how, str(steps)]
-                out = json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout)
-                values.append(out["step_s"])
-                if how == "auto":
-                    chosen.add(out["chosen"])
-        plain, loop, fused, auto = (statistics.median(values) for values in times.values())
+        arguments = [*_COMMAND, "fuse", network, str(count), str(steps), str(rounds)]
+        out = json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout)
+        chosen = set(out["chosen"])
+        plain, loop, fused, auto = (statistics.median(out["step_s"][how]) for how in HOW)
         cells = (f"{value * 1e3:.2f}" for value in (plain, loop, fused, auto))
         table.rows.append((f"{count} × {network}", *cells, "/".join(sorted(chosen))))
         better = "fused" if fused < loop else "loop"

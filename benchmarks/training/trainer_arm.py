@@ -1,7 +1,8 @@
 """One process of the benchmark of `MultiTrainer`.
 
 python -m benchmarks.training.trainer_arm three lenet,resnet,mlp 2 : train these for two epochs
-python -m benchmarks.training.trainer_arm fuse mlp 16 auto 1000    : equal models, for 1,000 steps
+python -m benchmarks.training.trainer_arm fuse mlp 16 1000 3       : equal models, 1,000 steps in
+                                                                     each way, three times in turns
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from radt.training import Job, MultiTrainer
 from radt.training.fusion import Trial, Way
 
+#: Plain loops, one after another; the trainer's loop; fused; whichever the trainer chooses.
+HOW = ("plain", Way.LOOP, Way.FUSED, "auto")
 _SAMPLES, _BATCH = 640, 32
 
 
@@ -48,7 +52,7 @@ def _data(name: str) -> TensorDataset:
     return TensorDataset(inputs, torch.randint(0, 10, (_SAMPLES,), generator=chance))
 
 
-def _job(name: str, seed: int, loader: DataLoader[tuple[torch.Tensor, ...]], epochs: int) -> Job:
+def _job(name: str, seed: int, loader: Iterable[Any], epochs: int) -> Job:
     model = _network(name, seed)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     return Job(
@@ -77,36 +81,43 @@ def three(names: Sequence[str], epochs: int) -> None:
                 assert job.failure is None, job.failure
 
 
-def fuse(name: str, count: int, how: str, steps: int) -> None:
-    """Train equal networks, and print the CPU time of a step of all of them."""
-    for way in Way:  # what PyTorch imports with its first steps is not timed
-        warm = [_job(name, seed, _loader(name), 1) for seed in range(2)]
-        with MultiTrainer(warm, fuse="auto") as trainer:
-            trainer.ways[tuple(job.name for job in warm)] = Trial(way)
-            list(trainer.run())
+def fuse(name: str, count: int, steps: int, rounds: int) -> None:
+    """Train equal networks, and print the CPU time of a step of all of them, each way in turns."""
+    times: dict[str, list[float]] = {how: [] for how in HOW}
+    chosen = set()
+    for number in range(rounds + 1):
+        for how, values in times.items():
+            step_s, way = _step_s(name, count, how, steps if number else steps // 10)
+            if number:  # the first round warms up
+                values.append(step_s)
+                if how == "auto":
+                    chosen.add(way)
+    print(json.dumps({"step_s": times, "chosen": sorted(chosen)}))
+
+
+def _step_s(name: str, count: int, how: str, steps: int) -> tuple[float, str]:
+    """Return the CPU time of a step of all networks, and the way in which they trained."""
     epochs = steps * _BATCH // _SAMPLES
     # Batches that are there already: what is timed are the steps.
     batches = list(_loader(name))
+    jobs = [_job(name, seed, batches, epochs) for seed in range(count)]
     if how == "plain":
-        jobs = [_job(name, seed, _loader(name), epochs) for seed in range(count)]
         began_s = time.process_time()
         for job in jobs:
             with job.randomness.in_use():
                 for _ in range(epochs):
                     for batch in batches:
                         job.step(batch)
-        chosen = "plain"
+        way = how
     else:
-        jobs = [_job(name, seed, batches, epochs) for seed in range(count)]  # type: ignore[arg-type]
         with MultiTrainer(jobs, share_input=True, fuse="auto") as trainer:
             trial = Trial(None if how == "auto" else Way(how))
             trainer.ways[tuple(job.name for job in jobs)] = trial
             began_s = time.process_time()
             for job in trainer.run():
                 assert job.failure is None, job.failure
-        chosen = str(trial.chosen)
-    took_s = time.process_time() - began_s
-    print(json.dumps({"step_s": took_s / (epochs * len(batches)), "chosen": chosen}))
+        way = str(trial.chosen)
+    return (time.process_time() - began_s) / (epochs * len(batches)), way
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -115,8 +126,8 @@ def main(arguments: Sequence[str]) -> None:
     match arguments:
         case ["three", names, epochs]:
             three(names.split(","), int(epochs))
-        case ["fuse", name, count, how, steps]:
-            fuse(name, int(count), how, int(steps))
+        case ["fuse", name, count, steps, rounds]:
+            fuse(name, int(count), int(steps), int(rounds))
         case _:
             sys.exit(__doc__)
 

@@ -222,8 +222,9 @@ def main() -> None:
                 if job.failure is not None:
                     sys.exit(job.failure.traceback)
         for names, trial in trainer.ways.items():
-            print(f"{len(names)} jobs of equal structure: {trial.chosen or 'undecided'}")
-            run.log_params({"way": trial.chosen or "undecided"})
+            way = trial.chosen or "undecided"
+            print(f"{len(names)} jobs of equal structure: {way}", trial.reason)
+            run.log_params({"way": way})
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ class Queue:
         places: Places of jobs that have not ended, or whose end is not yet seen to, by name.
         ended: Jobs that have ended or are paused, and are to be yielded.
         has_joined: Whether jobs joined since somebody set it to False.
+        team: Places that have their turn.
     """
 
     def __init__(self, policy: Policy, admission: Admission | None) -> None:
@@ -99,6 +100,7 @@ class Queue:
         self.places: dict[str, Place] = {}
         self.ended: deque[Job] = deque()
         self.has_joined = False
+        self.team: list[Place] = []
 
     def has(self, name: str) -> bool:
         """Return whether there is, or was, a job of this name."""
@@ -182,22 +184,26 @@ class Queue:
     def next_team(self) -> list[Place]:
         """Return the places of the next turn; none if no job can train."""
         with self.lock:
-            ready = sorted(self._ready(), key=self._policy.rank)
-            present = self.present()
-            if able := self._fitting(ready, present):
-                return self._team(able, ready)
-            paused = [job for job in present if job.status is JobStatus.PAUSED]
-            others = [job for job in present if job not in paused]
-            if self._fitting(ready, others):
-                names = ", ".join(job.name for job in paused)
-                warn_once(
-                    f"jobs wait for memory that paused ones keep ({names}): {ready[0].job.name} "
-                    "goes on once they are resumed or cancelled, with the next run()"
-                )
-            elif ready:
-                assert self._admission is not None
-                ready[0].fail(BudgetError(self._admission.refusal(ready[0].job, others)))
-                self.leave(ready[0])
+            self.team = self._next_team()
+            return self.team
+
+    def _next_team(self) -> list[Place]:
+        ready = sorted(self._ready(), key=self._policy.rank)
+        present = self.present()
+        if able := self._fitting(ready, present):
+            return self._team(able, ready)
+        paused = [job for job in present if job.status is JobStatus.PAUSED]
+        others = [job for job in present if job not in paused]
+        if self._fitting(ready, others):
+            names = ", ".join(job.name for job in paused)
+            warn_once(
+                f"jobs wait for memory that paused ones keep ({names}): {ready[0].job.name} "
+                "goes on once they are resumed or cancelled, with the next run()"
+            )
+        elif ready:
+            assert self._admission is not None
+            ready[0].fail(BudgetError(self._admission.refusal(ready[0].job, others)))
+            self.leave(ready[0])
         return []
 
     @staticmethod

@@ -165,7 +165,9 @@ class MultiTrainer:
                 self._queue.forget(job)
                 self._queue.ended.append(job)
                 return
-            mates = (place.feed for place in others if place.feed.position == feed.position)
+            # Not those that have their turn: their next batch may be on its way.
+            waiting = (other.feed for other in others if other not in self._queue.team)
+            mates = (other for other in waiting if other.position == feed.position)
             if is_shared and (shared := next(mates, None)) is not None:
                 if any(shared.randomness is other.job.randomness for other in others):
                     shared.randomness = OwnRandomness()  # until now it was of one job
@@ -249,6 +251,7 @@ class MultiTrainer:
                 except BaseException:  # amid a step, which nobody can finish or take back
                     self._is_closed = True
                     raise
+                self._queue.team = []
                 self._save()
             elif not self._queue.ended:
                 return
@@ -298,8 +301,18 @@ class MultiTrainer:
         if len(team) == 1 or len(structures) > 1 or None in structures:
             return None
         jobs = [place.job for place in team]
-        trial = self.ways.setdefault(tuple(job.name for job in jobs), Trial())
-        return Fusion(jobs, trial, self._allows if self._admission is not None else None)
+        names = tuple(job.name for job in jobs)
+        if names not in self.ways:
+            self.ways[names] = self._trial_of_most(names) or Trial()
+        allows = None if self._admission is None else self._allows
+        return Fusion(jobs, self.ways[names], allows)
+
+    def _trial_of_most(self, names: Sequence[str]) -> Trial | None:
+        """Return what was found for jobs of which these are more than half: the others ended."""
+        for known, trial in self.ways.items():
+            if trial.chosen and set(names) < set(known) and 2 * len(names) > len(known):
+                return Trial(trial.chosen, trial.reason)
+        return None
 
     def _allows(self, extra_bytes: int) -> bool:
         assert self._admission is not None

@@ -300,6 +300,26 @@ def test_a_loader_in_the_place_of_one_that_is_gone_is_not_shared() -> None:
     assert kept.losses["c"] == plain_losses(0, 1)
 
 
+def test_a_job_that_joins_while_the_first_batch_is_loaded_misses_none() -> None:
+    class Loader(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            if late.loader is None:
+                late.loader = self
+                trainer.add(late)
+            return super().__iter__()
+
+    kept = Kept()
+    late = kept.job("late", 1, 2)
+    late.loader = None
+    loader = Loader(Counted(), 10, shuffle=True, generator=torch.Generator().manual_seed(9))
+    with MultiTrainer([kept.job("first", 0, 2, loader)], share_input=True) as trainer:
+        assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
+    assert kept.losses == {
+        "first": plain_losses(0, 2, own_order),
+        "late": plain_losses(1, 2, own_order),
+    }
+
+
 def test_jobs_that_do_not_share_read_their_own_order_of_one_loader() -> None:
     kept, loader = Kept(), own_order()
     jobs = [kept.job(f"job {seed}", seed, 2, loader) for seed in range(2)]
