@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results import Bar, Findings, Table
-from benchmarks.training.trainer_arm import HOW
 
 _COMMAND = [sys.executable, "-m", "benchmarks.training.trainer_arm"]
 _NAMES = ("small", "middle", "large")
@@ -130,7 +129,7 @@ def _fusing(rounds: int, found: Findings) -> None:
         arguments = [*_COMMAND, "fuse", network, str(count), str(steps), str(rounds)]
         out = json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout)
         chosen = set(out["chosen"])
-        plain, loop, fused, auto = (statistics.median(out["step_s"][how]) for how in HOW)
+        plain, loop, fused, auto = map(statistics.median, out["step_s"].values())
         cells = (f"{value * 1e3:.2f}" for value in (plain, loop, fused, auto))
         table.rows.append((f"{count} × {network}", *cells, "/".join(sorted(chosen))))
         better = "fused" if fused < loop else "loop"
