@@ -44,7 +44,9 @@ class Chain:
         for layer in self._layers:
             if isinstance(layer, nn.Linear):
                 weight = parameters[self._names[id(layer.weight)]].mT
-                rows = values.flatten(0, -2) if is_shared else self._of_models(values).flatten(1, -2)
+                rows = (
+                    values.flatten(0, -2) if is_shared else self._of_models(values).flatten(1, -2)
+                )
                 rows = rows.expand(self._count, -1, -1)
                 if layer.bias is None:
                     product = torch.bmm(rows, weight)

@@ -186,7 +186,7 @@ class Stack:
         return _settings(self._jobs[at], part.group), scalars
 
     def _scalars(self, at: int, name: str) -> list[tuple[str, Any]]:
-        """Return the optimiser's state of a parameter; None in place of a value for each element."""
+        """Return the optimiser's state of a parameter; None in place of values of each element."""
         shape = self._own[name][at].shape
         return [
             (key, None if _is_of_elements(key, value, shape) else _plain(value))

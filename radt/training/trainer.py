@@ -52,8 +52,8 @@ class MultiTrainer:
         policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, ``preemptive``, or a `Policy` of
             your own.
         memory: What all jobs together may use, in bytes or as ``"20GB"``. Each job's first step is
-            measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end. One
-            that would not fit beside the other jobs that are ready fails.
+            measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end.
+            If none fits beside the others that are ready, one fails.
         share_input: Whether jobs with the same loader object train in lockstep on each batch, which
             is loaded once. They must not change its tensors. A ``DataLoader`` needs a generator of
             its own; what a data set draws besides is drawn once for all.

@@ -35,6 +35,13 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
+def _fused(jobs: list[Job], **options: Any) -> MultiTrainer:
+    """Return a trainer that does not try the other way."""
+    trainer = MultiTrainer(jobs, fuse="auto", **options)
+    trainer.ways[tuple(job.name for job in jobs)] = Trial(Way.FUSED)
+    return trainer
+
+
 def _job(seed: int, optimizer: Optimizer, loss: Any = functional.cross_entropy) -> Job:
     """Return a job without dropout, so that its losses can be compared.
 
@@ -142,7 +149,12 @@ def _chain_job(seed: int, optimizer: Optimizer, dropout: float = 0.0) -> Job:
     )
     model[2].weight.requires_grad_(False)
     return Job(
-        f"job {seed}", model, optimizer(model, seed), functional.cross_entropy, own_order(), epochs=4
+        f"job {seed}",
+        model,
+        optimizer(model, seed),
+        functional.cross_entropy,
+        own_order(),
+        epochs=4,
     )
 
 
@@ -277,16 +289,15 @@ def test_a_model_that_cannot_be_stacked_trains_in_a_loop(
 
 
 def test_an_error_of_the_users_code_fails_its_job_alone_as_in_a_loop(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Trial, "way", Way.FUSED)
     jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
     batches = [tuple(batch) for batch in own_order()]
     bad = [(inputs, labels.clone()) for inputs, labels in batches]
     bad[2][1][0] = 99  # there are three classes
     for job in jobs:
         job.loader = bad if job is jobs[1] else batches
-    with MultiTrainer(jobs, fuse="auto") as trainer:
+    with _fused(jobs) as trainer:
         ended = {job.name: job.status for job in trainer.run()}
     assert ended == {
         "job 0": JobStatus.FINISHED,
@@ -302,7 +313,6 @@ def test_an_error_of_the_users_code_fails_its_job_alone_as_in_a_loop(
 
 
 def test_an_update_that_stops_on_its_way_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trial, "way", Way.FUSED)
     updates: list[object] = []
 
     class Full(optim.SGD):
@@ -312,18 +322,17 @@ def test_an_update_that_stops_on_its_way_is_not_repeated(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("radt.training.stack._ELEMENTWISE", {Full})
     jobs = [_job(seed, lambda model, _: Full(model.parameters(), 0.1)) for seed in range(2)]
-    with MultiTrainer(jobs, fuse="auto") as trainer:
+    with _fused(jobs) as trainer:
         failures = [job.failure for job in trainer.run()]
     assert [each.kind for each in failures if each] == [FailureKind.OUT_OF_MEMORY] * 2
     assert len(updates) == 1
 
 
-def test_a_fused_job_whose_loss_is_nan_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trial, "way", Way.FUSED)
+def test_a_fused_job_whose_loss_is_nan_fails_alone() -> None:
     jobs = [_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)]
     with torch.no_grad():
         jobs[1].model[3].weight.fill_(torch.nan)  # type: ignore[index, union-attr, operator]
-    with MultiTrainer(jobs, fuse="auto", stop_at_nan=True) as trainer:
+    with _fused(jobs, stop_at_nan=True) as trainer:
         ended = [(job.name, job.status) for job in trainer.run()]
     assert ended[0] == ("job 1", JobStatus.FAILED)
     assert dict(ended[1:]) == {"job 0": JobStatus.FINISHED, "job 2": JobStatus.FINISHED}

@@ -19,7 +19,15 @@ from radt.training import Job, MultiTrainer
 from radt.training.job import JobStatus
 from radt.training.policies import POLICIES, Candidate, Policy
 from tests.support.waiting import TIMEOUT_S
-from tests.training.trainings import BATCHES, Counted, Kept, network, own_order, plain_losses, shuffled
+from tests.training.trainings import (
+    BATCHES,
+    Counted,
+    Kept,
+    network,
+    own_order,
+    plain_losses,
+    shuffled,
+)
 
 
 @pytest.fixture(autouse=True)
