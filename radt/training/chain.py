@@ -63,7 +63,7 @@ class Chain:
         return self._of_models(values)
 
     def _of_models(self, values: Tensor) -> Tensor:
-        return values.unflatten(0, (self._count, -1))
+        return values.view(self._count, -1, *values.shape[1:])
 
 
 def is_chain(model: nn.Module) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import torch
@@ -39,12 +40,14 @@ class Checkpoints:
         Raises:
             TrainingError: It cannot be written; the state before is still there.
         """
-        state = {
+        state: dict[str, Any] = {
             "job": job.state_dict(),
             "feed": None if feed is None else feed.state_dict(),
             "status": job.status.value,
-            "failure": None if job.failure is None else asdict(job.failure),
+            "failure": None,
         }
+        if job.failure is not None:  # plain values only, which `load` reads safely
+            state["failure"] = {**asdict(job.failure), "kind": job.failure.kind.value}
         file = self._file(job)
         fresh = file.with_suffix(".tmp")
         try:

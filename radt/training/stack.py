@@ -58,8 +58,10 @@ def structure_of(job: Job) -> Hashable | None:
 def _has_hooks(job: Job) -> bool:
     """Return whether something is to be called with gradients, or before or after an update."""
     own = [job.optimizer, *job.model.parameters()]
-    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    names += ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    names = (
+        *("_backward_hooks", "_post_accumulate_grad_hooks"),
+        *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+    )
     return any(getattr(each, name, None) for each in own for name in names)
 
 
@@ -285,7 +287,7 @@ class _Part:
     def split(self, row: Tensor) -> dict[str, Tensor]:
         """Return the values of each parameter in a row, or in several ones."""
         lengths = [shape.numel() for shape in self.shapes.values()]
-        parts = zip(self.shapes.items(), row.split(lengths, -1), strict=True)
+        parts = zip(self.shapes.items(), torch.split(row, lengths, -1), strict=True)
         return {name: values.view(*row.shape[:-1], *shape) for (name, shape), values in parts}
 
 
