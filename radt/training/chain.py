@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+from radt.training.job import Loss
 
 #: Layers without parameters that treat each sample alone.
 _ALONE = (
     *(nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
     *(nn.Softplus, nn.Dropout, nn.AvgPool2d, nn.MaxPool2d),
 )
+#: The label of samples without a loss, unless another one is given.
+_IGNORED = -100
 
 
 class Chain:
@@ -68,8 +73,7 @@ class Chain:
 
 def is_chain(model: nn.Module) -> bool:
     """Return whether a model has only linear layers and layers that treat each sample alone."""
-    own = vars(model)
-    if "forward" in own or any(value for key, value in own.items() if key.endswith("_hooks")):
+    if _is_changed(model):
         return False
     if type(model) is nn.Sequential:
         return all(map(is_chain, model))
@@ -78,7 +82,31 @@ def is_chain(model: nn.Module) -> bool:
     return type(model) in (nn.Linear, *_ALONE)
 
 
+def _is_changed(module: nn.Module) -> bool:
+    """Return whether an object does other things than its class."""
+    own = vars(module)
+    return "forward" in own or any(own[key] for key in own if key.endswith("_hooks"))
+
+
 def _layers(model: nn.Module) -> Sequence[nn.Module]:
     if isinstance(model, nn.Sequential):
         return [layer for part in model for layer in _layers(part)]
     return [model]
+
+
+def has_fast_losses(loss: Loss, target: Tensor) -> bool:
+    """Return whether `cross_entropies` computes a loss."""
+    if target.is_floating_point():  # shares of the classes
+        return False
+    if type(loss) is not nn.CrossEntropyLoss:
+        return loss is functional.cross_entropy
+    is_plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
+    return is_plain and loss.ignore_index == _IGNORED and not _is_changed(loss)
+
+
+def cross_entropies(outputs: Tensor, target: Tensor, is_shared: bool) -> Tensor:
+    """Return the mean cross entropy of each model, as ``functional.cross_entropy`` has it."""
+    count = len(outputs)
+    labels = target.expand(count, *target.shape) if is_shared else target
+    losses = functional.cross_entropy(outputs.flatten(0, 1), labels.flatten(0, 1), reduction="none")
+    return losses.view(count, -1).sum(1) / (labels != _IGNORED).flatten(1).sum(1)

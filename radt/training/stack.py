@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.func import functional_call, vmap
 
-from radt.training.chain import Chain, is_chain
+from radt.training.chain import Chain, cross_entropies, has_fast_losses, is_chain
 from radt.training.job import Each, Job, Loss
 from radt.training.memory import tensors_of
 
@@ -115,6 +115,10 @@ class Stack:
             for part in self._parts
             for name, values in part.split(part.values).items()
         }
+        self._trained = list(self._parameters.values())
+        self._gradients = [
+            values for part in self._parts for values in part.split(part.gradient).values()
+        ]
         self._fixed = {
             name: torch.stack([parameter.detach() for parameter in own])
             for name, own in self._own.items()
@@ -131,7 +135,7 @@ class Stack:
     @property
     def bytes(self) -> int:
         """Return the bytes that are held besides those of the jobs."""
-        values = [part.values for part in self._parts]
+        values = [tensor for part in self._parts for tensor in (part.values, part.gradient)]
         parts = [values, self._fixed, self._buffers, dict(self._optimizer.state)]
         return sum(tensor.nbytes for tensor in tensors_of(parts))
 
@@ -163,6 +167,7 @@ class Stack:
             starts = [at for at in range(len(rules)) if at == 0 or rules[at] != rules[at - 1]]
             for first, last in zip(starts, [*starts[1:], len(rules)], strict=True):
                 part.rows.append(_Rows(first, last, part.values[first:last]))
+                part.rows[-1].values.grad = part.gradient[first:last]
                 settings = _settings(self._jobs[first], part.group)
                 groups.append({**settings, "params": [part.rows[-1].values]})
         kind: Any = type(self._jobs[0].optimizer)
@@ -209,14 +214,10 @@ class Stack:
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         losses = self._losses(buffers, inputs, target, dims)
         # No loss depends on another model: the gradients of the sum are those of each.
-        found = torch.autograd.grad(losses.sum(), list(self._parameters.values()))
-        gradients = dict(zip(self._parameters, found, strict=True))
+        found = torch.autograd.grad(losses, self._trained, torch.ones_like(losses))
         self._buffers = buffers
-        for part in self._parts:
-            rows = [gradients[name].reshape(len(self._jobs), -1) for name in part.shapes]
-            gradient = torch.cat(rows, 1)
-            for each in part.rows:
-                each.values.grad = gradient[each.first : each.last]
+        for gradient, new in zip(self._gradients, found, strict=True):
+            gradient.copy_(new)
         self.is_updating = True
         self._optimizer.step()
         self.is_updating = False
@@ -231,6 +232,8 @@ class Stack:
         if self._chain is not None and inputs.dim() > (1 if dims is None else 2):
             parameters = {**self._parameters, **self._fixed}
             outputs = self._chain.outputs(parameters, inputs, is_shared=dims is None)
+            if has_fast_losses(self._loss, target):
+                return cross_entropies(outputs, target, is_shared=dims is None)
             losses = vmap(self._loss, in_dims=(0, dims), randomness="different")(outputs, target)
         else:
             losses = vmap(self._loss_of, in_dims=(0, 0, 0, dims, dims), randomness="different")(
@@ -276,13 +279,18 @@ class _Part:
         group: Number of their group in each job's optimiser.
         shapes: Their shapes in one model, by their names.
         values: A row for each job.
+        gradient: Of the values.
         rows: Rows of jobs with the same settings, each one tensor for the optimiser.
     """
 
     group: int
     shapes: dict[str, torch.Size]
     values: Tensor
+    gradient: Tensor = field(init=False)
     rows: list[_Rows] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gradient = torch.empty_like(self.values)
 
     def split(self, row: Tensor) -> dict[str, Tensor]:
         """Return the values of each parameter in a row, or in several ones."""

@@ -180,6 +180,40 @@ def test_a_chain_of_linear_layers_trains_as_each_model_up_to_rounding(
         torch.testing.assert_close(_state(job), _state(plain), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        functional.cross_entropy,
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(ignore_index=1),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        lambda output, labels: functional.nll_loss(output.log_softmax(1), labels),
+    ],
+)
+def test_losses_of_a_chain_of_images_are_those_of_each_model(loss: Any, shared: bool) -> None:
+    chance = torch.Generator().manual_seed(0)
+    batches = [
+        (
+            torch.randn(6, 2, 8, 8, generator=chance),
+            torch.tensor([0, 1, 2, -100, 1, -100 * min(number, 1)]),
+        )
+        for number in range(3)
+    ]
+    if isinstance(loss, nn.CrossEntropyLoss) and loss.ignore_index == 1:
+        batches = [(inputs, labels.clamp(0)) for inputs, labels in batches]
+    jobs = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.AvgPool2d(4), nn.GELU(), nn.Flatten(), nn.Linear(8, 3))
+        optimizer = optim.SGD(model.parameters(), 0.1)
+        jobs.append(Job(f"job {seed}", model, optimizer, loss, batches))
+    given = [batches[0]] * 3 if shared else batches
+    losses = Stack(jobs).step(given)
+    expected = [job.step(batch) for job, batch in zip(jobs, given, strict=True)]
+    torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
 def test_each_model_of_a_chain_drops_others() -> None:
     jobs = [_chain_job(0, OPTIMIZERS["one rate"], dropout=0.5) for _ in range(4)]
     losses = Stack(jobs).step([next(iter(own_order()))] * 4)
