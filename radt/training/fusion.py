@@ -24,10 +24,11 @@ from radt.training.job import Job
 from radt.training.memory import with_peak
 from radt.training.stack import Stack
 
-#: Steps of each way that are timed, in blocks; the first step of a block only warms up.
-_BLOCK, _BLOCKS = 5, 4
-#: If each step of one way takes this much longer than all of the other, no more are timed.
-_CLEARLY = 1.3
+#: Steps of one way before the other one has its turn; the first of them only warms up.
+_BLOCK = 5
+#: After so many turns of both, the trial ends if each step of one way took this much longer than
+#: all of the other. It ends after the last one.
+_MARGINS = (1.3, 1.0, 1.0, 0.0)
 #: Fused training has to be this much faster, since it is not bit-identical.
 _ADVANTAGE = 0.95
 
@@ -70,16 +71,17 @@ class Trial:
             self._began_s = _now_s()
 
     def end(self) -> None:
-        """End a step; the last one of the trial decides, or any block with a clear result."""
+        """End a step; the last one of the trial decides."""
         if self.chosen is not None:
             return
         if self._steps % _BLOCK:
             self.times_s[self.way].append(_now_s() - self._began_s)
         self._steps += 1
-        if self._steps % (2 * _BLOCK) == 0:
+        turns, more = divmod(self._steps, 2 * _BLOCK)
+        if more == 0:
             loop, fused = (self.times_s[way] for way in Way)
-            is_clear = max(fused) * _CLEARLY < min(loop) or max(loop) * _CLEARLY < min(fused)
-            if is_clear or self._steps == 2 * _BLOCK * _BLOCKS:
+            margin = _MARGINS[turns - 1]
+            if max(fused) * margin < min(loop) or max(loop) * margin < min(fused):
                 is_faster = median(fused) < median(loop) * _ADVANTAGE
                 self.chosen = Way.FUSED if is_faster else Way.LOOP
 
