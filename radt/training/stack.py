@@ -147,8 +147,8 @@ class Stack:
             updated = {id(parameter) for parameter in group["params"] if parameter.requires_grad}
             for name, (parameter, *_) in self._own.items():
                 if id(parameter) in updated:
-                    state = repr(self._scalars(0, name))
-                    key = (at, parameter.dtype, parameter.device, state)
+                    states = [self._scalars(job, name) for job in range(len(self._jobs))]
+                    key = (at, parameter.dtype, parameter.device, repr(states))
                     parts.setdefault(key, []).append(name)
         return [
             _Part(at, {name: self._own[name][0].shape for name in names}, self._rows(names))
@@ -189,8 +189,7 @@ class Stack:
 
     def _rules(self, at: int, part: _Part) -> object:
         """Return what jobs have in common whose elements of a part may be updated as one tensor."""
-        scalars = [self._scalars(at, name) for name in part.shapes]
-        return _settings(self._jobs[at], part.group), scalars
+        return _settings(self._jobs[at], part.group), self._scalars(at, next(iter(part.shapes)))
 
     def _scalars(self, at: int, name: str) -> list[tuple[str, Any]]:
         """Return the optimiser's state of a parameter; None in place of values of each element."""

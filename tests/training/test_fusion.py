@@ -180,6 +180,22 @@ def test_a_chain_of_linear_layers_trains_as_each_model_up_to_rounding(
         torch.testing.assert_close(_state(job), _state(plain), rtol=1e-3, atol=1e-4)
 
 
+def test_a_parameter_with_fewer_updates_than_others_keeps_its_own_count() -> None:
+    groups = [[_chain_job(seed, OPTIMIZERS["one rate"]) for seed in range(3)] for _ in range(2)]
+    batches = list(own_order())[:2]
+    for job in [*groups[0], *groups[1]]:
+        job.step(batches[0])
+        if job.name == "job 1":
+            job.optimizer.state[job.model[4].bias]["step"] += 7  # type: ignore[index, union-attr]
+    fused, alone = groups
+    stack = Stack(fused)
+    stack.step([batches[1]] * 3)
+    stack.separate()
+    for job, plain in zip(fused, alone, strict=True):
+        plain.step(batches[1])
+        torch.testing.assert_close(_state(job), _state(plain), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     "loss",
