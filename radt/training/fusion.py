@@ -25,10 +25,10 @@ from radt.training.memory import with_peak
 from radt.training.stack import Stack
 
 #: Steps of one way before the other one has its turn; the first of them only warms up.
-_BLOCK = 5
+_BLOCK = 3
 #: After so many turns of both, the trial ends if each step of one way took this much longer than
 #: all of the other. It ends after the last one.
-_MARGINS = (1.3, 1.0, 1.0, 0.0)
+_MARGINS = (1.3, 1.1, 1.0, 1.0, 1.0, 0.0)
 #: Fused training has to be this much faster, since it is not bit-identical.
 _ADVANTAGE = 0.95
 

@@ -273,9 +273,9 @@ def test_jobs_are_fused_only_if_that_trains_the_same() -> None:
 @pytest.mark.parametrize(
     ("faster", "slower_s", "tried"),
     [
-        *((Way.LOOP, 1.5, 10), (Way.FUSED, 1.5, 10)),
-        *((Way.LOOP, 1.2, 20), (Way.FUSED, 1.2, 20)),
-        (Way.LOOP, 1.0, 40),
+        *((Way.LOOP, 1.5, 6), (Way.FUSED, 1.5, 6)),
+        *((Way.LOOP, 1.2, 12), (Way.FUSED, 1.2, 12)),
+        (Way.LOOP, 1.0, 36),
     ],
 )
 def test_the_faster_way_is_kept(
