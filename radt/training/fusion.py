@@ -27,7 +27,7 @@ from radt.training.stack import Stack
 #: Steps of one way before the other one has its turn; the first of them only warms up.
 _BLOCK = 3
 #: After so many turns of both, the trial ends if each step of one way took this much longer than
-#: all of the other. It ends after the last one.
+#: half of the other's: some take long as others use the machine. It ends after the last one.
 _MARGINS = (1.3, 1.1, 1.0, 1.0, 1.0, 0.0)
 #: Fused training has to be this much faster, since it is not bit-identical.
 _ADVANTAGE = 0.95
@@ -81,8 +81,9 @@ class Trial:
         if more == 0:
             loop, fused = (self.times_s[way] for way in Way)
             margin = _MARGINS[turns - 1]
-            if max(fused) * margin < min(loop) or max(loop) * margin < min(fused):
-                is_faster = median(fused) < median(loop) * _ADVANTAGE
+            loop_s, fused_s = median(loop), median(fused)
+            if fused_s * margin < min(loop) or loop_s * margin < min(fused):
+                is_faster = fused_s < loop_s * _ADVANTAGE
                 self.chosen = Way.FUSED if is_faster else Way.LOOP
 
 
