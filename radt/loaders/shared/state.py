@@ -1,0 +1,111 @@
+"""What the two threads of a server share under one lock, and what they say to consumers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+from radt.errors import cut
+from radt.loaders import wire
+from radt.loaders.arena import Arena
+from radt.loaders.shared.membership import WINDOW_HOLDER, Filled, Member, Members, Plan, Ring
+from radt.loaders.shared.options import ServerOptions
+
+#: Who waits looks after so long whether the server ends.
+TICK_S = 1.0
+
+
+class Ending(BaseException):
+    """The server ends: raised in the main thread where it waits."""
+
+
+class State:
+    """All of it is read and written under ``changed``, but for ``loading_since``."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
+        self.changed = threading.Condition()
+        self.connections: dict[int, wire.Connection] = {}
+        self.members = Members()
+        #: Until when consumers of a server before this one are waited for.
+        self.return_deadline = 0.0
+        self.ring = Ring(0)
+        self.arena: Arena | None = None
+        self.generation = 0  # of the arena
+        #: Whether the first batches are kept for consumers that come late.
+        self.window_open = False
+        #: Whether somebody who is gone still uses slots of the arena, which must not be filled.
+        self.retired = False
+        #: The epoch under way.
+        self.plan: Plan | None = None
+        self.sizes: wire.Json = {}
+        self.number = 0  # of the batch that comes next
+        self.base = 0  # how many batches were before the epoch
+        #: States of random numbers at the beginnings of epochs.
+        self.randoms: dict[int, wire.Json] = {}
+        #: Since when the main thread is in somebody's code.
+        self.loading_since: float | None = None
+        self.ready = self.ending = self.failed = False
+        #: Messages that every consumer gets, also one that comes later.
+        self.announced: list[wire.Json] = []
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        self.wake, self.woken = socket.socketpair(socket.AF_UNIX, kind)
+
+    def wait(self) -> None:
+        """Wait for a consumer's message; raise `Ending` if the server ends."""
+        if self.ending:
+            raise Ending
+        self.changed.wait(TICK_S)
+
+    def close_window(self) -> None:
+        self.window_open = False
+        self.ring.drop(WINDOW_HOLDER)
+
+    def fail(self, message: str, remedy: str | None, trace: str) -> None:
+        """Have every consumer raise an error, and the server end."""
+        with self.changed:
+            self.failed = True
+            self.announce({"failed": cut(message), "remedy": remedy, "traceback": trace})
+        self.wake.send(b"\0")
+
+    # Messages to consumers ------------------------------------------------------------------------
+
+    def announce(self, message: wire.Json) -> None:
+        """Say something to all consumers, also to those that come later."""
+        with self.changed:
+            self.announced.append(message)
+            self.send_all(message)
+
+    def send_begin(self, member: Member) -> None:
+        assert self.plan is not None
+        epoch = self.plan.epoch
+        begin = {"begin": epoch, "random": self.randoms[epoch], "base": self.base, **self.sizes}
+        self.send(member, {**begin, "first": member.first, "loop": member.loop})
+        self.send_arena(member)
+
+    def send_arena(self, member: Member) -> None:
+        """Send a consumer the arena, unless it has it or there is none."""
+        if self.arena is not None and member.generation != self.generation:
+            member.generation = self.generation
+            sizes = {"slots": self.arena.slots, "slot_bytes": self.arena.slot_bytes}
+            self.send(member, {"arena": self.generation, **sizes}, self.arena.descriptor)
+
+    def send_slot(self, member: Member, filled: Filled) -> None:
+        lag = filled.number - min(
+            (held.number for m in self.members.in_epoch() for held in self.ring.held_by(m.number)),
+            default=filled.number,
+        )
+        member.sent, member.starved = filled.number, False
+        ids = (self.generation, filled.slot, filled.number, filled.json_bytes)
+        slot = wire.Slot(*ids, self.ring.in_use, max(0, lag))
+        with contextlib.suppress(wire.Closed):  # the other thread removes it
+            self.connections[member.number].send_slot(slot)
+
+    def send_all(self, message: wire.Json) -> None:
+        for member in self.members.all():
+            self.send(member, message)
+
+    def send(self, member: Member, message: wire.Json, descriptor: int = -1) -> None:
+        with contextlib.suppress(wire.Closed):  # the other thread removes it
+            self.connections[member.number].send(message, descriptor)
