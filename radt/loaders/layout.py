@@ -196,12 +196,23 @@ class LaidOut:
 
 def read(layout: Layout, buffer: memoryview) -> Any:
     """Return the batch whose tensors are views of a buffer; each of them keeps the buffer."""
-    return _built(layout.tree, buffer)
+    return _built(layout.tree, buffer, buffer)
+
+
+def read_on(layout: Layout, buffer: memoryview, tensors: torch.Tensor) -> Any:
+    """Return the batch whose tensors are views of bytes on another device; arrays are copies.
+
+    Args:
+        layout: Of the batch.
+        buffer: The bytes in the machine's memory.
+        tensors: The same bytes on the device, uint8.
+    """
+    return mapped(_built(layout.tree, buffer, tensors), lambda tensor: tensor, np.ndarray.copy)
 
 
 def copy(layout: Layout, buffer: memoryview) -> Any:
     """Return the batch with tensors and arrays of its own."""
-    return mapped(_built(layout.tree, buffer), torch.Tensor.clone, np.ndarray.copy)
+    return mapped(_built(layout.tree, buffer, buffer), torch.Tensor.clone, np.ndarray.copy)
 
 
 def mapped(
@@ -222,23 +233,23 @@ def mapped(
     return value(batch)
 
 
-def _built(node: list[Any], buffer: memoryview) -> Any:
+def _built(node: list[Any], buffer: memoryview, tensors: memoryview | torch.Tensor) -> Any:
     match node:
         case [Kind.TENSOR, dtype, shape, stride, offset]:
-            return _tensor(buffer, getattr(torch, dtype), tuple(shape), tuple(stride), offset)
+            return _tensor(tensors, getattr(torch, dtype), tuple(shape), tuple(stride), offset)
         case [Kind.ARRAY, dtype, shape, offset]:
             return _array(buffer, np.dtype(dtype), tuple(shape), offset)
         case [Kind.TUPLE, parts]:
-            return tuple(_built(part, buffer) for part in parts)
+            return tuple(_built(part, buffer, tensors) for part in parts)
         case [Kind.LIST, parts]:
-            return [_built(part, buffer) for part in parts]
+            return [_built(part, buffer, tensors) for part in parts]
         case [Kind.DICT, items]:
-            return {key: _built(part, buffer) for key, part in items}
+            return {key: _built(part, buffer, tensors) for key, part in items}
     return node[1]
 
 
 def _tensor(
-    buffer: memoryview,
+    buffer: memoryview | torch.Tensor,
     dtype: torch.dtype,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
@@ -246,8 +257,12 @@ def _tensor(
 ) -> torch.Tensor:
     count = math.prod(shape)
     if not count:
-        return torch.empty_strided(shape, stride, dtype=dtype)
-    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+        device = buffer.device if isinstance(buffer, torch.Tensor) else None
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    if isinstance(buffer, torch.Tensor):
+        flat = buffer[offset : offset + count * dtype.itemsize].view(dtype)
+    else:
+        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
     return flat.as_strided(shape, stride)
 
 

@@ -63,6 +63,13 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed(Slot):
+    """A batch that is in a slot and also in a ``place`` on the consumer's GPU; sent as JSON."""
+
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """What was received: JSON with at most one descriptor, or a slot."""
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +234,7 @@ def expected(samples: int, batch_size: int, epoch: int = 0, drop_last: bool = Fa
     return [batch[1].tolist() for batch in loader]
 
 
-def epoch_of(loader: SharedLoader) -> Indices:
+def epoch_of(loader: Iterable[Any]) -> Indices:
     return [batch[1].tolist() for batch in loader]
 
 

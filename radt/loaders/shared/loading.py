@@ -13,8 +13,9 @@ from typing import Any
 from radt.loaders import layout
 from radt.loaders.arena import Arena, page_aligned
 from radt.loaders.layout import LaidOut
-from radt.loaders.shared import randomness
+from radt.loaders.shared import cuda, randomness
 from radt.loaders.shared.collating import Collated, Offers
+from radt.loaders.shared.device import Places
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.loaded import set_epoch, sizes
 from radt.loaders.shared.membership import WINDOW_HOLDER, Filled, Plan, Ring
@@ -113,30 +114,55 @@ class Loading:
         if isinstance(batch, Collated):
             if batch.json_bytes:
                 with state.changed:
-                    self._slot_for(0)
-                    if batch.generation == state.generation:
-                        self._hand_out(batch.slot, batch.json_bytes)
-                        return
+                    arena, _ = self._slot_for(0)
+                    place = state.ring.free_place()
+                if batch.generation == state.generation:
+                    self._hand_out(arena, batch.slot, batch.json_bytes, place)
+                    return
             batch = self._taken_out(batch)
         laid_out = LaidOut(batch)
         with state.changed:
             arena, slot = self._slot_for(laid_out.nbytes)
-        json_bytes = laid_out.write_described(arena.slot(slot))
-        with state.changed:
-            self._hand_out(slot, json_bytes)
+            place = state.ring.free_place()
+        self._hand_out(arena, slot, laid_out.write_described(arena.slot(slot)), place)
 
-    def _hand_out(self, slot: int, json_bytes: int) -> None:
+    def _hand_out(self, arena: Arena, slot: int, json_bytes: int, place: int) -> None:
         state = self._state
-        filled = Filled(slot, state.base + state.number, json_bytes)
-        takers = [m for m in state.members.in_epoch() if m.takes(state.number)]
-        holders = {member.number for member in takers}
-        if state.window_open:
-            holders.add(WINDOW_HOLDER)
-        state.ring.fill(filled, holders)
-        for member in takers:
-            state.send_slot(member, filled)
-        state.number += 1  # here: who joins now does not miss a batch that was just given
-        self._offer()
+        filled = Filled(slot, state.base + state.number, json_bytes, place)
+        for places in self._gpus(arena):
+            places.fill(filled, arena.slot(slot))
+        with state.changed:
+            takers = [m for m in state.members.in_epoch() if m.takes(state.number)]
+            holders = {member.number for member in takers}
+            if state.window_open:
+                holders.add(WINDOW_HOLDER)
+            state.ring.fill(filled, holders)
+            for member in takers:
+                state.send_slot(member, filled)
+            state.number += 1  # here: who joins now does not miss a batch that was just given
+            self._offer()
+
+    def _gpus(self, arena: Arena) -> list[Places]:
+        """Return places on each GPU that consumers want; tell those who cannot have them."""
+        state = self._state
+        with state.changed:
+            wanted = {member.gpu for member in state.members.all() if member.gpu is not None}
+            for gpu in state.gpus.keys() - wanted:
+                del state.gpus[gpu]
+            missing = wanted - state.gpus.keys()
+        for gpu in missing:
+            try:
+                made = Places(gpu, state.ring.most, arena.slot_bytes)
+            except cuda.CudaError as error:
+                with state.changed:
+                    for member in state.members.all():
+                        if member.gpu == gpu:
+                            member.gpu = None
+                            state.send(member, {"no_gpu": f"the server cannot use it: {error}"})
+            else:
+                with state.changed:
+                    state.gpus[gpu] = made
+        return list(state.gpus.values())
 
     def _taken_out(self, collated: Collated) -> object:
         """Return a batch that is not in a slot of the arena, but where the worker left it."""
@@ -194,6 +220,7 @@ class Loading:
         most = state.options.buffer + 1 + self._window_slots(slot_bytes)
         state.ring = Ring(most, self._offers.most if self._offers is not None else 0)
         arena = state.arena = Arena(state.ring.slots, slot_bytes)
+        state.gpus.clear()
         state.generation += 1
         if state.number == 0:
             state.window_open = state.options.window_bytes > 0

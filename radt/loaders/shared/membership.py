@@ -21,11 +21,12 @@ WINDOW_HOLDER = -1
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A batch in a slot."""
+    """A batch in a slot, and in a place on each GPU that consumers asked for."""
 
     slot: int
     number: int
     json_bytes: int
+    place: int = 0
 
 
 class Ring:
@@ -37,7 +38,7 @@ class Ring:
     """
 
     def __init__(self, most: int, offers: int = 0) -> None:
-        self._most, self._offers = most, offers
+        self.most, self._offers = most, offers
         self.slots = most + offers
         self._filled: dict[int, Filled] = {}
         self._holders: dict[int, set[int]] = {}
@@ -49,10 +50,15 @@ class Ring:
 
     def free(self) -> int | None:
         """Return a free slot; None if there is none, or as many batches as there may be."""
-        if len(self._filled) >= self._most:
+        if len(self._filled) >= self.most:
             return None
         used = self._filled.keys() | self._offered
         return next((slot for slot in range(self.slots) if slot not in used), None)
+
+    def free_place(self) -> int:
+        """Return a place on GPUs that is free when a slot is; places are as many as ``most``."""
+        used = {filled.place for filled in self._filled.values()}
+        return next(place for place in range(self.most) if place not in used)
 
     def offer(self) -> int | None:
         """Return a slot that now is a worker's to fill; None if they have enough."""
@@ -135,13 +141,16 @@ class Member:
 
     number: int
     name: str
+    #: UUID of the GPU where it wants batches; None for the machine's memory.
+    gpu: str | None = None
     ask: Ask | None = None
     #: Of its last ask.
     loop: int = 0
     #: Takes part in the epoch under way, from this batch on; None if it does not.
     first: int | None = None
-    #: The arena that it has mapped.
+    #: The arena that it has mapped, and the one whose places on its GPU it has.
     generation: int = 0
+    places_of: int = 0
     #: The batch that it was sent last, and whether it has done with that and waits for another.
     sent: int = -1
     starved: bool = False

@@ -12,6 +12,8 @@ and ends the process when nobody is left. They share a `State`, under one lock.
                                           ◀──   members, whenever their number changes
                                           ◀──   arena with its descriptor, when it is new
                                           ◀──   16 bytes for each batch
+                                          ◀──   places with their descriptor, and each batch's
+                                                place, if it wants them on its GPU; or no_gpu: why
     16 bytes when it has done with one    ──▶   the slot is free when all have
     {"leave": number}  (loop was left)    ──▶
                                           ◀──   end, with the next epoch's random state
@@ -191,8 +193,10 @@ class Server:
             ):
                 state.connections[number].send({"refused": self._factory.to_json()})
                 self._remove(number)
-            case {"hello": _, "consumer": name, "expected": expected}:
-                self._welcome(number, name, expected)
+            case {"hello": _, "consumer": name, "expected": expected, "gpu": gpu}:
+                self._welcome(Member(number, name, gpu), expected)
+            case {"no_gpu": True}:
+                state.members.by_number[number].gpu = None
             case {"ask": ask}:
                 member = state.members.by_number[number]
                 member.ask = Ask(**{**ask, "join": Join(ask["join"])})
@@ -212,9 +216,9 @@ class Server:
                 member.starved = taken == member.sent  # else a batch is on its way
                 self._explain(member, waited_s)
 
-    def _welcome(self, number: int, name: str, expected: int) -> None:
-        state, member = self._state, Member(number, name)
-        state.members.by_number[number] = member
+    def _welcome(self, member: Member, expected: int) -> None:
+        state = self._state
+        state.members.by_number[member.number] = member
         if expected and not state.plan:
             state.members.expected = max(state.members.expected, expected)
             state.return_deadline = state.return_deadline or time.monotonic() + _RETURN_S

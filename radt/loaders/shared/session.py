@@ -17,11 +17,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from radt.errors import LoaderError
 from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE
 from radt.loaders import layout, wire
 from radt.loaders.arena import ArenaView
 from radt.loaders.layout import Layout
+from radt.loaders.shared.cuda import CudaError
+from radt.loaders.shared.device import Gpu
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import Ask
 from radt.loaders.shared.options import ServerOptions
@@ -94,7 +98,8 @@ class Session:
     Args:
         factory: Makes the loader, in the server.
         options: Of the server, if this consumer starts it.
-        mutable: See `ArenaView`.
+        device: The GPU where batches are to be; None for the machine's memory.
+        mutable: See `ArenaView`; on a GPU, whether batches are copies.
         stall_warning_s: Say what is waited for after so long.
         expected: How many consumers the server before had; 0 if there was none.
 
@@ -107,10 +112,12 @@ class Session:
         factory: Factory,
         options: ServerOptions,
         *,
+        device: torch.device | None,
         mutable: bool,
         stall_warning_s: float,
         expected: int = 0,
     ) -> None:
+        self._gpu = Gpu(device, self._free) if device is not None else None
         self._factory, self._options, self._mutable = factory, options, mutable
         self._stall_warning_s, self._expected = stall_warning_s, expected
         self._generations: dict[int, _Generation] = {}
@@ -152,7 +159,7 @@ class Session:
     def _greet(self) -> None:
         who = f"{os.environ.get('RADT_NAME') or Path(sys.argv[0]).name} (process {os.getpid()})"
         hello = {"hello": self._factory.to_json(), "consumer": who, "expected": self._expected}
-        self._connection.send(hello)
+        self._connection.send({**hello, "gpu": self._gpu.identity if self._gpu else None})
         answer = self._connection.receive()
         assert answer is not None
         if "refused" in answer.json:
@@ -211,6 +218,8 @@ class Session:
 
     def _message(self) -> wire.Message:
         """Wait for the next message; where it takes long, ask the server why and say so."""
+        if self._gpu is not None:
+            self._gpu.release(wait=not _readable(self._connection, 0))
         began, timeout_s = time.monotonic(), self._options.stall_timeout_s
         warning_due_s, starved_due_s = self._stall_warning_s, _STARVED_S
         timeout_due_s = math.inf if timeout_s is None else timeout_s
@@ -278,6 +287,12 @@ class Session:
                 return Begin(epoch, first, random, said["loop"])
             case {"end": epoch, "random": random}:
                 return End(epoch, random)
+            case {"places": sizes}:
+                self._open_places(message.descriptor, **sizes)
+            case {"placed": placed}:
+                return wire.Placed(**placed)
+            case {"no_gpu": why}:
+                self._note_no_gpu(why)
             case {"members": members}:
                 self.members = members
             case {"copy": True}:
@@ -310,30 +325,57 @@ class Session:
         generation = self._generations[slot.generation]
         generation.held.add(slot.slot)
         self._taken = slot.number
-        connection, process = self._connection, os.getpid()
+        gpu, process = self._gpu, os.getpid()
+
+        def gone() -> bool:
+            generation.held.discard(slot.slot)
+            return os.getpid() == process  # a forked process has copies of all views
 
         def released() -> None:
-            generation.held.discard(slot.slot)
-            if os.getpid() == process:  # a forked process has copies of all views
-                with contextlib.suppress(wire.Closed, OSError):
-                    connection.send_slot(slot)
+            if gone():
+                self._free(slot)
 
-        bytes_ = generation.view.slot(slot.slot, released)
-        described = Layout.from_json(bytes_[len(bytes_) - slot.json_bytes :])
-        if self._copies or len(generation.held) > self._buffer:
+        too_many = self._copies or len(generation.held) > self._buffer
+        if too_many:
             warn_once(
                 f"the shared loader {self._options.name!r} copies batches, since this script keeps "
                 "some of them; a larger buffer avoids it"
             )
-            batch = layout.copy(described, bytes_)
+        if gpu is not None and gpu.is_open and isinstance(slot, wire.Placed):
+            batch = gpu.read(generation.view.slot(slot.slot, lambda: None), slot, gone)
+            if self._mutable or too_many:
+                batch = layout.mapped(batch, torch.Tensor.clone, lambda array: array)
         else:
-            batch = layout.read(described, bytes_)
+            bytes_ = generation.view.slot(slot.slot, released)
+            described = Layout.from_json(bytes_[len(bytes_) - slot.json_bytes :])
+            batch = (layout.copy if too_many else layout.read)(described, bytes_)
+            batch = gpu.moved(batch) if gpu is not None else batch
         return Given(slot.number - self._base, batch, slot.in_use, slot.lag)
+
+    def _free(self, slot: wire.Slot) -> None:
+        with contextlib.suppress(wire.Closed, OSError):
+            self._connection.send_slot(slot)
+
+    def _open_places(self, descriptor: int, nbytes: int, place_bytes: int) -> None:
+        assert self._gpu is not None
+        try:
+            self._gpu.open(nbytes, place_bytes, descriptor)
+        except CudaError as error:
+            self._note_no_gpu(f"this process cannot map the server's memory: {error}")
+            self._send({"no_gpu": True})
+
+    def _note_no_gpu(self, why: str) -> None:
+        warn_once(
+            f"the shared loader {self._options.name!r} keeps no batches on the GPU, to which each "
+            f"process copies its own: {why}"
+        )
 
     def close(self) -> None:
         """Leave the server; batches that are still held stay as they are."""
         if self._connection.fileno() < 0:
             return
+        if self._gpu is not None:
+            self._gpu.release(wait=True)  # before the server takes the connection's slots back
         if any(generation.held for generation in self._generations.values()):
             self._send({"bye": True})
         with contextlib.suppress(wire.Closed):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from radt.errors import cut
 from radt.loaders import wire
 from radt.loaders.arena import Arena
 from radt.loaders.shared.membership import WINDOW_HOLDER, Filled, Member, Members, Plan, Ring
 from radt.loaders.shared.options import ServerOptions
+
+if TYPE_CHECKING:  # it imports torch
+    from radt.loaders.shared.device import Places
 
 #: Who waits looks after so long whether the server ends.
 TICK_S = 1.0
@@ -33,6 +38,8 @@ class State:
         self.ring = Ring(0)
         self.arena: Arena | None = None
         self.generation = 0  # of the arena
+        #: Places for its batches on GPUs, by UUID.
+        self.gpus: dict[str, Places] = {}
         #: Whether the first batches are kept for consumers that come late.
         self.window_open = False
         #: Whether somebody who is gone still uses slots of the arena, which must not be filled.
@@ -99,6 +106,14 @@ class State:
         member.sent, member.starved = filled.number, False
         ids = (self.generation, filled.slot, filled.number, filled.json_bytes)
         slot = wire.Slot(*ids, self.ring.in_use, max(0, lag))
+        places = self.gpus.get(member.gpu or "")
+        if places is not None and places.has(filled):
+            if member.places_of != self.generation:
+                member.places_of = self.generation
+                sizes = {"place_bytes": places.place_bytes, "nbytes": places.nbytes}
+                self.send(member, {"places": sizes}, places.descriptor)
+            self.send(member, {"placed": {**asdict(slot), "place": filled.place}})
+            return
         with contextlib.suppress(wire.Closed):  # the other thread removes it
             self.connections[member.number].send_slot(slot)
 
