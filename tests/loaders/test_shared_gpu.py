@@ -23,7 +23,7 @@ from tests.support.shared_loading import (
     name_of_its_own,
     server_of,
 )
-from tests.support.waiting import stands_still, wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -92,11 +92,14 @@ def test_nothing_is_freed_while_the_gpu_is_at_it(fake: Fake) -> None:
             wait_until(lambda: message_waits(loader), "the next batch")
             got.append(next(batches)[1].tolist())
         other.wait_for(3)
-        assert stands_still(lambda: len(other.indices[0]))
-        assert not [call for call in fake.calls if call.name == "done"]
+        fake.note("idle")
         fake.busy.unlink()
         assert got + epoch_of(batches) == expected(20, 2)
         assert other.result() == [expected(20, 2)]
+    names = [call.name for call in fake.calls]
+    while_busy = names[: names.index("idle")]
+    assert "done" not in while_busy
+    assert while_busy.count("mark") == while_busy.count("copy") == 3
 
 
 def test_views_of_a_batch_that_must_not_be_written_and_copies_of_those_kept(fake: Fake) -> None:
