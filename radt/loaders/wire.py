@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import struct
+import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -30,14 +31,19 @@ Json = dict[str, Any]
 #: A forked process (a DataLoader's worker) must not keep the connections of its parent open: the
 #: other side would not notice that the parent is gone.
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+#: No thread forks while another has made a socket that is not among them yet.
+_making = threading.RLock()
 
 
 def _close_in_child() -> None:
+    _making.release()
     for sock in list(_sockets):
         sock.close()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+os.register_at_fork(
+    before=_making.acquire, after_in_parent=_making.release, after_in_child=_close_in_child
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,6 @@ class Connection:
         self._socket = sock
         #: What the socket has no room for, of one that does not wait.
         self._unsent: deque[tuple[bytes, int]] = deque()
-        _sockets.add(sock)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -181,7 +186,6 @@ def listener(name: str) -> socket.socket | None:
         if error.errno == errno.EADDRINUSE:
             return None
         raise
-    _sockets.add(sock)
     return sock
 
 
@@ -220,10 +224,12 @@ def connect(name: str) -> Connection | None:
 
 def accept(listening: socket.socket) -> Connection | None:
     """Return the next connection, which does not wait; None if it is gone or another user's."""
-    try:
-        sock, _ = listening.accept()
-    except (BlockingIOError, ConnectionError):
-        return None
+    with _making:
+        try:
+            sock, _ = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return None
+        _sockets.add(sock)
     if _peer_uid(sock) != os.getuid():
         sock.close()
         return None
@@ -232,7 +238,10 @@ def accept(listening: socket.socket) -> Connection | None:
 
 
 def _socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    with _making:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        _sockets.add(sock)
+    return sock
 
 
 def _peer_uid(sock: socket.socket) -> int:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from radt.errors import LoaderError
-from radt.loaders import SharedLoader
+from radt.loaders import SharedLoader, wire
 from tests.support.shared_loading import (
     Consumer,
     Taker,
@@ -439,6 +439,64 @@ def test_a_forked_process_must_open_its_own() -> None:
         assert [batch[1].tolist() for batch in batches] == expected(20, 2)[1:]
     with pytest.raises(LoaderError, match="is closed"):
         iter(loader)
+
+
+def test_workers_of_a_consumers_own_loader_do_not_stand_in_for_it() -> None:
+    name = name_of_its_own()
+    with shared(40, 2, name=name) as loader:
+        consumer = Consumer(name, 40, 2)
+        consumer.tell("ask")
+        consumer.answer()
+        taker = Taker(loader)
+        taker.start()
+        consumer.tell("take")
+        assert consumer.answer() == expected(40, 2)[0]
+        consumer.tell("fork")
+        (worker,) = consumer.answer()
+        os.kill(worker, signal.SIGSTOP)  # else it would soon end by itself
+        try:
+            consumer.kill()
+            assert taker.result() == [expected(40, 2)]
+            assert alive(worker)
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_no_socket_is_made_while_a_thread_forks() -> None:
+    """A child would keep a socket that is not yet among those which it closes."""
+    name = name_of_its_own()
+    listening = wire.listener(name)
+    assert listening is not None
+    stop = threading.Event()
+
+    def connect() -> None:
+        while not stop.is_set():
+            connection = wire.connect(name)
+            accepted = wire.accept(listening)
+            assert connection is not None and accepted is not None
+            connection.close()
+            accepted.close()
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    try:
+        for _ in range(100):
+            if not (child := os.fork()):
+                os._exit(any(_is_socket_of(name, number) for number in range(3, 256)))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        thread.join()
+        listening.close()
+
+
+def _is_socket_of(name: str, number: int) -> bool:
+    try:
+        with socket.socket(fileno=number) as sock:
+            address = sock.getsockname() or sock.getpeername()
+    except OSError:
+        return False
+    return address == wire.address_of(name).encode()
 
 
 def _code_of(call: Callable[[], object]) -> int:

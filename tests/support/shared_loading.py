@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import select
 import signal
@@ -338,7 +339,10 @@ class Consumer:
         return [int(text) for text in self.process.stdout.readline().split()]
 
     def tell(self, command: str) -> None:
-        """``ask`` for an epoch, ``take`` a batch and hold it, ``drop`` it, ``close``."""
+        """``ask`` for an epoch, ``take`` a batch and hold it, ``drop`` it, ``fork``, ``close``.
+
+        To fork is to begin to validate, say: its answer is the worker's process id.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
@@ -357,6 +361,7 @@ class Consumer:
 def _consume(name: str, samples: str, batch_size: str) -> None:
     batches: Iterator[Any] = iter(())
     held = None
+    validation = DataLoader(Numbered(4), num_workers=1, multiprocessing_context="fork")
     with shared(int(samples), int(batch_size), name=name) as loader:
         print(flush=True)
         for line in sys.stdin:
@@ -367,6 +372,11 @@ def _consume(name: str, samples: str, batch_size: str) -> None:
                     held = next(batches, None)
                 case "drop":
                     held = None
+                case "fork":
+                    own = iter(validation)
+                    next(own)
+                    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+                    continue
                 case "close":
                     loader.close()
             print(*(held[1].tolist() if held else ()), flush=True)
