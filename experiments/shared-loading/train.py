@@ -134,7 +134,10 @@ def opened(args: argparse.Namespace) -> Iterator[Iterable[Any]]:
         yield make_loader(args.size, args.workers)
         return
     arguments = {} if args.size == "small" else {"size": args.size}
-    with SharedLoader(make_loader, name=NAME, arguments=arguments, join=args.join) as loader:
+    device = "cuda" if args.on_gpu else None
+    with SharedLoader(
+        make_loader, name=NAME, arguments=arguments, join=args.join, device=device
+    ) as loader:
         yield loader
 
 
@@ -148,6 +151,7 @@ class Seen:
 
     def add(self, numbers: Tensor) -> None:
         """Note the images of a batch."""
+        numbers = numbers.cpu()
         self.numbers.update(numbers.tolist())
         self.count += len(numbers)
         self.order = zlib.crc32(numbers.numpy().tobytes(), self.order)
@@ -213,6 +217,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     made.add_argument("--size", choices=SIZES, default="small")
     made.add_argument("--loader", choices=["own", "shared"], default="own")
+    made.add_argument("--on-gpu", action="store_true", help="the shared loader's batches, once")
     made.add_argument("--workers", type=int, help="processes of an own loader")
     made.add_argument("--network", choices=["light", "heavy"], default="light")
     made.add_argument("--epochs", type=int, default=3)

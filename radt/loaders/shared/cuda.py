@@ -124,7 +124,10 @@ class Memory:
         self._location = _Location(_DEVICE, device.index or 0)
         undo = contextlib.ExitStack()
         weakref.finalize(self, _undone, undo, os.getpid()).atexit = False
-        torch.cuda.synchronize(device)  # CUDA is ready in this thread
+        try:
+            torch.cuda.synchronize(device)  # CUDA is ready in this thread
+        except RuntimeError as error:  # no memory is left for its context, say
+            raise CudaError(str(error)) from error
         handle = self._new(undo) if descriptor < 0 else _opened(descriptor)
         try:
             self._map(handle, undo)
