@@ -31,18 +31,18 @@ Json = dict[str, Any]
 #: A forked process (a DataLoader's worker) must not keep the connections of its parent open: the
 #: other side would not notice that the parent is gone.
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-#: No thread forks while another has made a socket that is not among them yet.
-_making = threading.RLock()
+#: No thread forks while another has made a socket that is not among them yet, or is closing one.
+_changing = threading.RLock()
 
 
 def _close_in_child() -> None:
-    _making.release()
+    _changing.release()
     for sock in list(_sockets):
         sock.close()
 
 
 os.register_at_fork(
-    before=_making.acquire, after_in_parent=_making.release, after_in_child=_close_in_child
+    before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_close_in_child
 )
 
 
@@ -167,7 +167,8 @@ class Connection:
             if descriptor >= 0:
                 os.close(descriptor)
         self._unsent.clear()
-        self._socket.close()
+        with _changing:
+            self._socket.close()
 
 
 def address_of(name: str) -> str:
@@ -224,7 +225,7 @@ def connect(name: str) -> Connection | None:
 
 def accept(listening: socket.socket) -> Connection | None:
     """Return the next connection, which does not wait; None if it is gone or another user's."""
-    with _making:
+    with _changing:
         try:
             sock, _ = listening.accept()
         except (BlockingIOError, ConnectionError):
@@ -238,7 +239,7 @@ def accept(listening: socket.socket) -> Connection | None:
 
 
 def _socket() -> socket.socket:
-    with _making:
+    with _changing:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         _sockets.add(sock)
     return sock

@@ -462,8 +462,8 @@ def test_workers_of_a_consumers_own_loader_do_not_stand_in_for_it() -> None:
             os.kill(worker, signal.SIGKILL)
 
 
-def test_no_socket_is_made_while_a_thread_forks() -> None:
-    """A child would keep a socket that is not yet among those which it closes."""
+def test_no_socket_is_made_or_closed_while_a_thread_forks() -> None:
+    """A child would keep one that is not yet, or not any more, among those which it closes."""
     name = name_of_its_own()
     listening = wire.listener(name)
     assert listening is not None

@@ -37,13 +37,13 @@ def shared(
     fake: Fake, name: str = "", samples: int = 20, workers: int = 0, **options: Any
 ) -> SharedLoader:
     arguments = {
-        **{"log": str(fake.log), "seen": fake.seen_by_server},
-        **{"samples": samples, "workers": workers},
+        "log": str(fake.log),
+        "seen": fake.seen_by_server,
+        "samples": samples,
+        "workers": workers,
     }
     options = {"device": "cuda", "linger_s": 0.1} | options
-    return SharedLoader(
-        make_on_gpu, name=name or name_of_its_own(), arguments=arguments, **options
-    )
+    return SharedLoader(make_on_gpu, name=name or name_of_its_own(), arguments=arguments, **options)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -163,11 +163,13 @@ class Driver:
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
             self.calls.append(name.removeprefix("cuMem"))
+            if name == self.fails:
+                return 1
             if name == "cuMemGetAllocationGranularity":
                 arguments[0]._obj.value = 1 << 21
             elif name == "cuMemExportToShareableHandle":
                 arguments[0]._obj.value = os.memfd_create("exported")
-            return int(name == self.fails)
+            return 0
 
         return call
 
@@ -188,6 +190,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 def test_memory_is_made_mapped_and_given_back_in_the_drivers_order(driver: Driver) -> None:
     assert ctypes.sizeof(cuda._Properties) == 32  # of cuda.h
     assert ctypes.sizeof(cuda._Access) == 12
+    gc.collect()
     before = open_descriptors()
     memory = cuda.Memory(torch.device("cuda", 0), 5000)
     assert driver.calls == NEW + MAPPED
@@ -203,6 +206,7 @@ def test_memory_is_made_mapped_and_given_back_in_the_drivers_order(driver: Drive
 @pytest.mark.parametrize("fails", ["Create", "ExportToShareableHandle", "Map", "SetAccess"])
 def test_memory_that_cannot_be_had_leaves_nothing(driver: Driver, fails: str) -> None:
     driver.fails = f"cuMem{fails}"
+    gc.collect()
     before = open_descriptors()
     with pytest.raises(cuda.CudaError, match=f"cuMem{fails} failed"):
         cuda.Memory(torch.device("cuda", 0), 5000)

@@ -100,7 +100,7 @@ def stream(device: torch.device) -> torch.cuda.Stream:
 
 def mark(work: torch.cuda.Stream) -> torch.cuda.Event:
     """Return an event after all work that a stream has been given."""
-    event = torch.cuda.Event()
+    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(work)
     return event
 

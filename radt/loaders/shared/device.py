@@ -110,8 +110,8 @@ class Gpu:
         self._place_bytes = 0
         self._done: deque[_Done] = deque()
 
-    def open(self, nbytes: int, place_bytes: int, descriptor: int) -> None:
-        """Map the server's places.
+    def open(self, descriptor: int, nbytes: int, place_bytes: int) -> None:
+        """Map the server's places, of a size each and in all.
 
         Raises:
             cuda.CudaError: This process cannot.

@@ -141,8 +141,6 @@ class Member:
 
     number: int
     name: str
-    #: UUID of the GPU where it wants batches; None for the machine's memory.
-    gpu: str | None = None
     ask: Ask | None = None
     #: Of its last ask.
     loop: int = 0
@@ -151,6 +149,8 @@ class Member:
     #: The arena that it has mapped, and the one whose places on its GPU it has.
     generation: int = 0
     places_of: int = 0
+    #: UUID of the GPU where it wants batches; None for the machine's memory.
+    gpu: str | None = None
     #: The batch that it was sent last, and whether it has done with that and waits for another.
     sent: int = -1
     starved: bool = False

@@ -194,7 +194,7 @@ class Server:
                 state.connections[number].send({"refused": self._factory.to_json()})
                 self._remove(number)
             case {"hello": _, "consumer": name, "expected": expected, "gpu": gpu}:
-                self._welcome(Member(number, name, gpu), expected)
+                self._welcome(Member(number, name, gpu=gpu), expected)
             case {"no_gpu": True}:
                 state.members.by_number[number].gpu = None
             case {"ask": ask}:

@@ -287,12 +287,8 @@ class Session:
                 return Begin(epoch, first, random, said["loop"])
             case {"end": epoch, "random": random}:
                 return End(epoch, random)
-            case {"places": sizes}:
-                self._open_places(message.descriptor, **sizes)
-            case {"placed": placed}:
-                return wire.Placed(**placed)
-            case {"no_gpu": why}:
-                self._note_no_gpu(why)
+            case {"places": _} | {"placed": _} | {"no_gpu": _}:
+                return self._told_of_gpu(message)
             case {"members": members}:
                 self.members = members
             case {"copy": True}:
@@ -309,6 +305,27 @@ class Session:
                     "Raise stall_timeout_s, or see what stopped the process",
                 )
         return None
+
+    def _told_of_gpu(self, message: wire.Message) -> wire.Placed | None:
+        assert self._gpu is not None
+        match message.json:
+            case {"placed": placed}:
+                return wire.Placed(**placed)
+            case {"no_gpu": why}:
+                self._note_no_gpu(why)
+            case {"places": sizes}:
+                try:
+                    self._gpu.open(message.descriptor, **sizes)
+                except CudaError as error:
+                    self._note_no_gpu(f"this process cannot map the server's memory: {error}")
+                    self._send({"no_gpu": True})
+        return None
+
+    def _note_no_gpu(self, why: str) -> None:
+        warn_once(
+            f"the shared loader {self._options.name!r} keeps no batches on the GPU, to which each "
+            f"process copies its own: {why}"
+        )
 
     def _failure(self, text: str, remedy: str | None, trace: str) -> LoaderError:
         name = self._options.name
@@ -355,20 +372,6 @@ class Session:
     def _free(self, slot: wire.Slot) -> None:
         with contextlib.suppress(wire.Closed, OSError):
             self._connection.send_slot(slot)
-
-    def _open_places(self, descriptor: int, nbytes: int, place_bytes: int) -> None:
-        assert self._gpu is not None
-        try:
-            self._gpu.open(nbytes, place_bytes, descriptor)
-        except CudaError as error:
-            self._note_no_gpu(f"this process cannot map the server's memory: {error}")
-            self._send({"no_gpu": True})
-
-    def _note_no_gpu(self, why: str) -> None:
-        warn_once(
-            f"the shared loader {self._options.name!r} keeps no batches on the GPU, to which each "
-            f"process copies its own: {why}"
-        )
 
     def close(self) -> None:
         """Leave the server; batches that are still held stay as they are."""
