@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from data import CLASSES, Images, written
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 
 import radt
@@ -200,6 +202,16 @@ class Training:
             self.optimizer.step()
         return loss.detach()
 
+    def estimate_statistics(self) -> None:
+        """Take batch norm's statistics from training images at the size of the validation.
+
+        Those of small images differ: resizing averages noise. Training does not use them.
+        Touvron et al., *Fixing the train-test resolution discrepancy*, 2019.
+        """
+        if self.options.statistics:
+            images = islice(self.plain(self.options.size), self.options.statistics)
+            update_bn(images, self.model, self.device)
+
     @torch.no_grad()
     def accuracy(self) -> float:
         """Return the share of validation images that the model gets right, at full size."""
@@ -230,6 +242,7 @@ def main() -> None:
                     losses.append(training.step(images, labels))
                     step += 1
                 loss = torch.stack(losses).mean().item()  # waits for the GPU
+                training.estimate_statistics()
             train_s += time.perf_counter() - began_s
             train_cpu_s += time.process_time() - began_cpu_s
             with run.span("validate"):
@@ -260,6 +273,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--wrong-labels", type=float, default=0.3, help="share in training")
     parser.add_argument("--validation", type=int, default=360)
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument(
+        "--statistics", type=int, default=0, help="batches at full size for batch norm's statistics"
+    )
     parser.add_argument("--stop-at", type=float, default=2.0, help="end at this accuracy")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--lr", type=float, default=0.005)

@@ -20,7 +20,9 @@ from tests.support.bench import Bench
 FOLDER = Path(__file__).parents[2] / "experiments" / "progressive-resizing"
 ARMS = ["fixed", "device", "epoch", "mixed 25 %", "mixed 50 %", "exhaustive", "copies", "small"]
 #: What makes an arm a matter of seconds: three sizes, and full size from the fifth epoch at 50 %.
-SHORT = "--samples 48 --validation 24 --stored 48 --size 24 --min-size 8 --step 8 --width 2"
+SHORT = (
+    "--samples 48 --validation 24 --stored 48 --size 24 --min-size 8 --step 8 --width 2 --seed 1"
+)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +44,13 @@ def test_a_tiny_variant_has_the_shape_that_the_readme_describes(bench: Bench) ->
     text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")
     header, *rows = (line for line in text.splitlines() if line and not line.startswith("#"))
     chosen = [f"{row} {SHORT} --epochs 6" for row in rows if not re.search("mixed 25|small", row)]
+    chosen += [f"{row} --statistics 2" for row in chosen if "mixed 50" in row]
     # All at once, in one workload, takes a third of the time.
     chosen.append(f"{chosen[0]} --stop-at 0 --batch-size 16")
     together = [re.sub("^([^,]*),[^,]*,", r"\1, all,", row) for row in chosen]
     file = bench.experiment("\n".join([header, *together]) + "\n")
     bench.radt("experiment.csv", "--quiet")
-    assert [row["Status"] for row in bench.rows(file)] == ["FINISHED"] * 6
+    assert [row["Status"] for row in bench.rows(file)] == ["FINISHED"] * 7
     with bench.reader as reader:
         series = dict(_series(reader))
     assert series["fixed until it reaches it"]["steps"] == [48 / 16]
@@ -66,6 +69,8 @@ def test_a_tiny_variant_has_the_shape_that_the_readme_describes(bench: Bench) ->
     assert {path.parent.name for path in copies.rglob("*.jpg")} == {"8-q90", "16-q90", "24-q90"}
     # Copies are loaded in the same order and batches.
     assert series["mixed with copies"]["steps"][0] == 1
+    # Statistics for the validation change nothing else.
+    assert series["mixed with statistics"]["loss"] == mixed["loss"]
 
 
 def _series(reader: StoreReader) -> Iterator[tuple[str, dict[str, list[float]]]]:
@@ -78,4 +83,5 @@ def _series(reader: StoreReader) -> Iterator[tuple[str, dict[str, list[float]]]]
             if one.listener == SOFTWARE
         }
         name = params["arm"] + " with copies" * (params["copies"] == "True")
+        name += " with statistics" * (params["statistics"] != "0")
         yield name + " until it reaches it" * (float(params["stop_at"]) <= 1), metrics
