@@ -155,8 +155,7 @@ class Server:
             state.send_all({"moved": len(state.connections)})
 
     def _accept(self) -> None:
-        connection = wire.accept(self._listening)
-        if connection is None:
+        if (connection := wire.accept(self._listening)) is None:
             return
         with self._state.changed:
             self._count += 1
