@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from radt.errors import UsageError
 from radt.training.job import Job
 from radt.training.lease import DeviceLease
-from radt.training.preemption import OPTIMIZER, Boundaries, segments_of
+from radt.training.preemption import Boundaries, segments_of
 from radt.training.randomness import RandomState
 from radt.training.segments import mapped
 
@@ -86,8 +88,13 @@ class Devices:
             try:
                 self._settle(job, lease, batch)
                 before = _Before(job)
-                self._step = _Step(lease, is_interrupted)
-                return train(_on(batch, lease.device))
+                step = self._step = _Step(lease, is_interrupted)
+                # After the hooks of boundaries: at the first optimiser's, a step may be left.
+                updates = register_optimizer_step_pre_hook(step.stays)
+                try:
+                    return train(_on(batch, lease.device))
+                finally:
+                    updates.remove()
             except StepLeft as left:
                 following = left.lease
             finally:
@@ -138,7 +145,7 @@ class Devices:
         segments = segments_of(job.model, _on(inputs, lease.device), self._max_segment_ms)
         self._seats[job] = _Seat(lease, Boundaries(job.model, segments, self._reached))
 
-    def _reached(self, name: str) -> None:
+    def _reached(self, _name: str) -> None:
         step = self._step
         if step is None:
             return  # not a step of the trainer: the script evaluates the model, say
@@ -148,8 +155,6 @@ class Devices:
             if step.lease.is_wanted and (other := self._other_free(step.lease)) is not None:
                 raise StepLeft(other)
         step.lease.boundary()
-        if name == OPTIMIZER:  # from here on, the parameters are not those of before the step
-            step.may_be_left = False
 
     def _other_free(self, lease: DeviceLease) -> DeviceLease | None:
         return next((it for it in self._leases if it is not lease and it.try_acquire()), None)
@@ -170,6 +175,11 @@ class _Step:
     lease: DeviceLease
     is_interrupted: Callable[[], bool]
     may_be_left: bool = True
+    _thread: int = field(default_factory=threading.get_ident)
+
+    def stays(self, *_optimizer: object) -> None:
+        """Note that an optimiser steps, of whatever model: what it changes cannot be put back."""
+        self.may_be_left &= threading.get_ident() != self._thread
 
 
 @dataclass(slots=True)

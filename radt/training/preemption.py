@@ -148,8 +148,8 @@ class Boundaries:
         self._reached(name)
 
     def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        first = next(iter(optimizer.param_groups[0]["params"]), None)
-        if id(first) in self._parameters:
+        groups = optimizer.param_groups
+        if any(id(each) in self._parameters for group in groups for each in group["params"]):
             self._reached(OPTIMIZER)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterator
 
@@ -208,6 +209,58 @@ def test_gradients_that_a_step_of_the_script_adds_to_are_as_before(somebody: Thi
         assert devices.migrations > 0
     assert len(found) == len(expected) > 0
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_step_is_not_left_once_an_optimizer_of_another_model_has_stepped() -> None:
+    """As in adversarial trainings: what it changed would change twice."""
+
+    def job(other: nn.Module, updates: list[float]) -> Job:
+        recording = Recording().job("net", 3, seed=1, epochs=1)
+        other_optimizer = torch.optim.Adam(other.parameters())
+        other_optimizer.register_step_post_hook(lambda *_: updates.append(other_weight()))
+
+        def other_weight() -> float:
+            return next(other.parameters()).sum().item()
+
+        def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+            other_optimizer.zero_grad()
+            other(batch[0]).square().mean().backward()
+            other_optimizer.step()
+            recording.optimizer.zero_grad()
+            loss = recording.loss(recording.model(batch[0] * other_weight()), batch[1])
+            loss.backward()  # type: ignore[no-untyped-call]
+            recording.optimizer.step()
+            return loss
+
+        recording._step = step
+        return recording
+
+    torch.manual_seed(3)
+    net = nn.Conv2d(1, 1, 3)
+    expected: list[float] = []
+    alone = job(copy.deepcopy(net), expected)
+    with MultiTrainer([alone]) as trainer:
+        list(trainer.run())
+    found: list[float] = []
+    interrupted = job(net, found)
+    with MultiTrainer(
+        [interrupted], policy="preemptive", devices=["cpu"], max_segment_ms=_NONE_LONGER_MS
+    ) as trainer:
+        devices = _devices_of(trainer)
+        reached = devices._reached
+
+        once = [True]
+
+        def joined(name: str) -> None:
+            if devices._step is not None:
+                devices._step.is_interrupted = lambda: bool(once) and once.pop()
+            reached(name)
+
+        devices._reached = joined  # type: ignore[method-assign]
+        list(trainer.run())
+    assert interrupted.failure is None
+    assert found == expected
+    assert is_same(interrupted, alone)
 
 
 def test_a_trainer_leaves_no_hooks_and_no_leases() -> None:

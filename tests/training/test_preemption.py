@@ -88,7 +88,9 @@ def test_boundaries_are_between_segments_forward_and_backward_and_before_the_opt
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     torch.optim.SGD(Net().parameters()).step()  # of another model
-    expected = ["2", "3", "1", "the optimizer"]
+    groups = [{"params": Net().parameters()}, {"params": net.parameters(), "lr": 0}]
+    torch.optim.SGD(groups).step()
+    expected = ["2", "3", "1", "the optimizer", "the optimizer"]
     assert reached == expected
     boundaries.remove()
     net(torch.ones(2, 4)).sum().backward()
