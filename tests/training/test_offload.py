@@ -164,6 +164,54 @@ def test_bits_are_those_of_the_plain_loop(
         _assert_same(state["state"][number], values)
 
 
+class _Precise(Optimizer):
+    """Sums gradients of parameters of half precision in single precision."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+
+    def step(self, closure: Any = None) -> None:
+        del closure
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["sum"] = torch.zeros_like(parameter, dtype=torch.float32)
+                state["sum"].mul_(0.9).add_(parameter.grad.float())
+                parameter.data.sub_(group["lr"] * state["sum"])
+
+
+def test_states_of_another_type_than_their_parameters_are_offloaded_and_counted() -> None:
+    torch.manual_seed(0)
+    width = 64
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(6)]).bfloat16()
+    plain = copy.deepcopy(model)
+    batches = [[(torch.randn(2, 4, width).bfloat16().unbind()) for _ in range(2)]] * 3
+    expected, optimizer = _plain(plain, _Precise, batches, functional.mse_loss)
+    with offload(
+        model, optimizer_class=_Precise, loss=functional.mse_loss, sample=batches[0][0],
+        memory="80KB", accumulate=2, recompute=True,
+    ) as step:  # fmt: skip
+        assert len(step.plan.segments) > 2
+        losses = [step(micro_batches).item() for micro_batches in batches]
+        step.wait()
+        for block in step._blocks:
+            assert block.state_bytes == 2 * block.gradient_bytes
+            assert block._optimizer is not None
+            states = block._optimizer.state.values()
+            assert [state["sum"].numel() for state in states] == [0, 0]
+        state = step.job.state_dict()
+        step.job.load_state_dict(state)  # PyTorch makes the sums bfloat16
+        again = step.job.state_dict()["optimizer"]["state"]
+    assert losses == expected
+    _assert_same(model.state_dict(), plain.state_dict())
+    for number, values in optimizer.state_dict()["state"].items():
+        _assert_same(state["optimizer"]["state"][number], values)
+        assert torch.equal(again[number]["sum"], values["sum"].bfloat16().float())
+
+
 def test_convolutions_and_frozen_parameters() -> None:
     torch.manual_seed(0)
 

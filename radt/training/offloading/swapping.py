@@ -74,9 +74,10 @@ class SwappedBlock:
         self._optimizer: Optimizer | None = None
         self._layout = Layout.of(self.parameters)
         self._part = store.add(self._layout.byte_count)
-        self._state_names = [(at, name) for at, p in enumerate(self._trained) for name in states(p)]
+        found = [(at, name, like) for at, p in enumerate(self._trained) for name, like in states(p)]
+        self._state_names = [(at, name) for at, name, _ in found]
         self._state_layout = Layout.of(
-            [self._trained[at].detach() for at, _ in self._state_names]
+            [torch.empty_like(self._trained[at], dtype=like, device="meta") for at, _, like in found]
             if isinstance(store, FileStore)
             else []
         )
@@ -243,7 +244,8 @@ class SwappedBlock:
             state = self._optimizer.state.get(self._masters[at], {})
             if isinstance(state.get(name), Tensor):
                 alone = Layout((piece,), 0)
-                alone.write(self._store, self._state_part, [state[name]])
+                # Loading a checkpoint gives states the type of their parameter.
+                alone.write(self._store, self._state_part, [state[name].to(piece.dtype)])
                 state[name] = torch.empty(0, dtype=piece.dtype)
                 self._has_states = True
 
@@ -318,7 +320,7 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class StateNames:
-    """The names of an optimiser's states that have the shape of their parameter, by trying it.
+    """The optimiser's states that have the shape of their parameter, by trying it.
 
     Args:
         optimizer_class: Makes an optimiser of parameters.
@@ -329,16 +331,16 @@ class StateNames:
 
     def __init__(self, optimizer_class: OptimizerClass) -> None:
         self._optimizer_class = optimizer_class
-        self._known: dict[tuple[int, torch.dtype], list[str]] = {}
+        self._known: dict[tuple[int, torch.dtype], list[tuple[str, torch.dtype]]] = {}
 
-    def __call__(self, parameter: Tensor) -> list[str]:
-        """Return the names for parameters of its number of dimensions and type."""
+    def __call__(self, parameter: Tensor) -> list[tuple[str, torch.dtype]]:
+        """Return names and types for parameters of its number of dimensions and type."""
         kind = parameter.dim(), parameter.dtype
         if kind not in self._known:
             self._known[kind] = self._tried(*kind)
         return self._known[kind]
 
-    def _tried(self, dimensions: int, dtype: torch.dtype) -> list[str]:
+    def _tried(self, dimensions: int, dtype: torch.dtype) -> list[tuple[str, torch.dtype]]:
         shape = [2 + at for at in range(dimensions)]  # no other state has it by chance
         probe = nn.Parameter(torch.zeros(shape, dtype=dtype))
         probe.grad = torch.zeros_like(probe)
@@ -352,7 +354,7 @@ class StateNames:
                 "offload(…, optimizer_class=partial(AdamW, lr=1e-3))",
             ) from error
         return [
-            name
+            (name, value.dtype)
             for name, value in optimizer.state[probe].items()
-            if isinstance(value, Tensor) and value.shape == probe.shape and value.dtype == dtype
+            if isinstance(value, Tensor) and value.shape == probe.shape
         ]
