@@ -410,6 +410,42 @@ def test_a_model_that_returns_a_parameter_is_refused() -> None:
         offload(_Scaled(), optimizer_class=_ADAMW, loss=_loss, sample=sample, memory="1MB")
 
 
+class _Functional(nn.Module):
+    """Its dropout is outside of modules: it is traced in the mode of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.other(functional.dropout(self.one(x), 0.5, self.training))
+        return out
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_model_in_another_mode_than_planned_is_refused_and_trains_in_its_own(
+    is_training: bool,
+) -> None:
+    torch.manual_seed(0)
+    model = _Functional().train(is_training)
+    plain = copy.deepcopy(model)
+    sample = torch.randn(4, 64), torch.randn(4, 64)
+    torch.manual_seed(1)
+    expected, _ = _plain(plain, _ADAMW, [[sample]] * 2, functional.mse_loss)
+    torch.manual_seed(1)
+    with offload(
+        model, optimizer_class=_ADAMW, loss=functional.mse_loss, sample=sample, memory="1MB"
+    ) as step:
+        losses = [step([sample]).item()]
+        model.one.train(not is_training)
+        with pytest.raises(UsageError, match=r"one is in .* mode, it was in .* mode when"):
+            step([sample])
+        model.one.train(is_training)
+        losses += [step([sample]).item()]
+    assert losses == expected
+    _assert_same(model.state_dict(), plain.state_dict())
+
+
 def test_too_many_and_too_large_micro_batches() -> None:
     torch.manual_seed(0)
     with _started(_Language(), _tokens(1, 2)) as step:

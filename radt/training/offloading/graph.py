@@ -72,6 +72,7 @@ class ModelGraph:
 
     def __init__(self, model: nn.Module, blocks: Sequence[nn.Module] | None = None) -> None:
         self.model = model
+        self._modes = {name: module.training for name, module in model.named_modules()}
         self._graph = _traced(model) if blocks is None else _chained(model, blocks)
         nodes = [node for node in self._graph.nodes if node.op not in ("placeholder", "output")]
         (self.result,) = (node for node in self._graph.nodes if node.op == "output")
@@ -135,6 +136,23 @@ class ModelGraph:
         for name in str(node.target).split("."):
             value = getattr(value, name)
         return value
+
+    def check_modes(self) -> None:
+        """Raise if a module is in another mode than when the model was traced and measured.
+
+        Code outside of blocks was traced in that mode; so many random numbers were drawn in it.
+
+        Raises:
+            UsageError: A module was switched with ``train()`` or ``eval()``.
+        """
+        for name, module in self.model.named_modules():
+            if module.training != self._modes.get(name, module.training):
+                modes = ["evaluation", "training"]
+                raise UsageError(
+                    f"offload: {name or 'the model'} is in {modes[module.training]} mode, "
+                    f"it was in {modes[not module.training]} mode when it was planned",
+                    "Call model.train() or model.eval() before offload(model, …)",
+                )
 
     def needed(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
         """Return the values from outside that nodes use, in the order of their making."""

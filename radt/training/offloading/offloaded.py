@@ -62,7 +62,8 @@ def offload(
         optimizer.zero_grad()
 
     Args:
-        model: The model, on the CPU and in training mode; its parameters are away until `close`.
+        model: The model, on the CPU and in the mode in which it will be trained; its parameters are
+            away until `close`.
         optimizer_class: Makes an optimiser of parameters: ``AdamW``, ``partial(SGD, lr=0.1)``. It
             must treat each parameter by itself, as those of ``torch.optim`` do apart from LBFGS.
         loss: ``loss(output, target)`` is a tensor of one element.
@@ -235,7 +236,8 @@ class OffloadedStep:
         Raises:
             TrainingError: Loading or writing failed, the budget is exceeded, or the step before was
                 interrupted in the middle.
-            UsageError: There are too many micro-batches, or one is too large.
+            UsageError: There are too many micro-batches, or one is too large; or a module is in
+                another mode (training or not) than when it was planned.
         """
         # The plain loop draws from the process's generators: the job's are theirs.
         self.job.randomness.state = RandomState.current()
@@ -283,6 +285,7 @@ class OffloadedStep:
 
     def _train(self, micro_batches: Any) -> Tensor:
         """Check and do a step."""
+        self._graph.check_modes()
         count = len(micro_batches)
         if not 1 <= count <= self.plan.accumulate:
             raise UsageError(
