@@ -142,7 +142,8 @@ class Devices:
             seat.lease = lease
             return
         inputs = batch[0] if isinstance(batch, list | tuple) else batch
-        segments = segments_of(job.model, _on(inputs, lease.device), self._max_segment_ms)
+        sample = _on(inputs, lease.device)
+        segments = segments_of(job.model, sample, self._max_segment_ms, lease.boundary)
         self._seats[job] = _Seat(lease, Boundaries(job.model, segments, self._reached))
 
     def _reached(self, _name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 import weakref
@@ -53,7 +52,7 @@ def preemptible(
                 ...  # forward, backward, optimiser
 
     The modules are measured, and boundaries set between them, so that no segment is longer than
-    asked (SwitchFlow). At a boundary where nobody waits, training goes on at once; else it waits
+    asked (SwitchFlow); higher priorities get the device between measured passes, too. At a boundary where nobody waits, training goes on at once; else it waits
     there, with its activations and its random states, until the device is back. A note on standard
     error names stretches that are longer than asked.
 
@@ -68,14 +67,22 @@ def preemptible(
         TrainingError: The model is compiled, or is one module that takes longer than asked.
     """
     with nullcontext() if lease.held else lease:
-        segments = segments_of(model, sample, max_segment_ms)
+        segments = segments_of(model, sample, max_segment_ms, lease.boundary)
         boundaries = Boundaries(model, segments, lambda _name: lease.boundary())
         weakref.finalize(model, boundaries.remove_global_hook)
     return model
 
 
-def segments_of(model: nn.Module, sample: Any, max_segment_ms: float) -> list[Segment]:
+def segments_of(
+    model: nn.Module, sample: Any, max_segment_ms: float, between: Callable[[], None]
+) -> list[Segment]:
     """Return the segments of a model, and note those that are longer than asked.
+
+    Args:
+        model: The model.
+        sample: Its inputs.
+        max_segment_ms: Longest duration of each pass of a segment.
+        between: Called outside of what is measured: there others may have the device.
 
     Raises:
         UsageError, TrainingError: As `preemptible`.
@@ -89,7 +96,7 @@ def segments_of(model: nn.Module, sample: Any, max_segment_ms: float) -> list[Se
         raise TrainingError(
             f"{name} cannot be cut into segments: it is compiled", "Use the model without compiling"
         )
-    blocks = profile(model, sample)
+    blocks = profile(model, sample, between=between)
     longest_ms = 1e3 * max(max(block.forward_s, block.backward_s) for block in blocks)
     if len(blocks) == 1 and longest_ms > max_segment_ms:
         raise TrainingError(
@@ -98,7 +105,7 @@ def segments_of(model: nn.Module, sample: Any, max_segment_ms: float) -> list[Se
             "Have it call parts of itself as modules, or use smaller batches",
         )
     segments = plan(blocks, max_segment_ms / 1e3)
-    _note(name, stretches(model, segments, sample), max_segment_ms)
+    _note(name, stretches(model, segments, sample, between), max_segment_ms)
     return segments
 
 
@@ -167,34 +174,42 @@ class Stretch:
 
 
 def stretches(
-    model: nn.Module, segments: Sequence[Segment], sample: Any, repeats: int = 3
+    model: nn.Module,
+    segments: Sequence[Segment],
+    sample: Any,
+    between: Callable[[], None] = lambda: None,
+    repeats: int = 3,
 ) -> list[Stretch]:
     """Measure what runs between boundaries in whole passes, code between modules included.
 
     The sum of the outputs stands for the loss. Gradients, buffers and random states stay.
+    ``between`` is called at boundaries, and belongs to none of the stretches.
     """
     device = device_of([*model.parameters(), *model.buffers()])
-    marks: list[tuple[str, float]] = []
+    begin = "", 0.0
+    found: list[Stretch] = []
 
     def mark(name: str) -> None:
+        nonlocal begin
         synchronize(device)
-        marks.append((name, time.perf_counter()))
+        found.append(Stretch(begin[0], time.perf_counter() - begin[1]))
+        between()
+        begin = name, time.perf_counter()
 
     boundaries = Boundaries(model, segments, mark)
     passes: list[list[Stretch]] = []
     try:
         with unchanged(model), torch.enable_grad():
             for _ in range(repeats):
-                marks.clear()
                 mark("the first module")
+                found = []
                 results = [t for t in tensors(model(sample)) if t.requires_grad]
                 if results:
                     wanted = [p for p in model.parameters() if p.requires_grad]
                     gradients = [torch.ones_like(result) for result in results]
                     torch.autograd.grad(results, wanted, gradients, allow_unused=True)
                 mark("the end")
-                durations = itertools.pairwise(marks)
-                passes.append([Stretch(name, end - begin) for (name, begin), (_, end) in durations])
+                passes.append(found)
     finally:
         boundaries.remove()
     return [

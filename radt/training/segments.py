@@ -91,6 +91,7 @@ def profile(
     blocks: Sequence[str] | None = None,
     device: torch.device | str | None = None,
     repeats: int = 5,
+    between: Callable[[], None] = lambda: None,
 ) -> list[Block]:
     """Measure the blocks of a model, in the order of their calls.
 
@@ -105,6 +106,8 @@ def profile(
         blocks: Names of modules, none within another; those that call no other module if None.
         device: Where to measure; where the model is if None.
         repeats: How often each block is measured, after a warm-up; times are medians.
+        between: Called before each pass of a block, outside of what is measured, and between the
+            modules of a pass that looks for blocks: there others may have the device.
 
     Raises:
         UsageError: A block is not a module of the model, is not called, or is in another.
@@ -112,10 +115,10 @@ def profile(
     modules = dict(model.named_modules())
     _check_names(blocks, modules)
     with unchanged(model):
-        names = _innermost(model, modules, sample) if blocks is None else dict.fromkeys(blocks)
+        names = _innermost(model, modules, sample, between) if blocks is None else list(blocks)
         chosen = {name: modules[name] for name in names}
         where = device if device is None else torch.device(device)
-        return _Profiler(chosen, where, repeats).measured(model, sample)
+        return _Profiler(chosen, where, repeats, between).measured(model, sample)
 
 
 @contextmanager
@@ -142,7 +145,9 @@ def _check_names(blocks: Sequence[str] | None, modules: dict[str, nn.Module]) ->
                 raise UsageError(f'block "{other}" is within block "{name}"', "Give one of them")
 
 
-def _innermost(model: nn.Module, modules: dict[str, nn.Module], sample: Any) -> list[str]:
+def _innermost(
+    model: nn.Module, modules: dict[str, nn.Module], sample: Any, between: Callable[[], None]
+) -> list[str]:
     """Return the names of the modules with a call in which no other module is called."""
     found: dict[str, None] = {}
     open_calls: list[bool] = []  # whether each has called another module
@@ -151,6 +156,7 @@ def _innermost(model: nn.Module, modules: dict[str, nn.Module], sample: Any) -> 
         if open_calls:
             open_calls[-1] = True
         open_calls.append(False)
+        between()
 
     def leave(name: str) -> Callable[[nn.Module, object, object], None]:
         def hook(_module: nn.Module, _args: object, _output: object) -> None:
@@ -171,11 +177,16 @@ class _Profiler:
     """Measure each call of the given modules within one forward pass of their model."""
 
     def __init__(
-        self, modules: dict[str, nn.Module], device: torch.device | None, repeats: int
+        self,
+        modules: dict[str, nn.Module],
+        device: torch.device | None,
+        repeats: int,
+        between: Callable[[], None],
     ) -> None:
         self._modules = modules
         self._device = device
         self._repeats = repeats
+        self._between = between
         self._found: list[Block] = []
         self._measuring = False
         #: Whether a block before had parameters to train, so that inputs need gradients.
@@ -216,6 +227,7 @@ class _Profiler:
         for _ in range(self._repeats + 1):
             # Clones, as a module may write to its inputs, which autograd forbids with leaves.
             again_args, again_kwargs = mapped(inputs, _clone)
+            self._between()
             synchronize(device)
             begin_s = time.perf_counter()
             with torch.set_grad_enabled(bool(wanted)):
@@ -224,6 +236,7 @@ class _Profiler:
             middle_s = time.perf_counter()
             results = [tensor for tensor in tensors(output) if tensor.requires_grad]
             gradients = [torch.ones_like(result) for result in results]
+            self._between()
             synchronize(device)
             backward_s = time.perf_counter()
             if results:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import re
+import time
 import weakref
 
 import pytest
@@ -12,8 +14,10 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from radt.errors import TrainingError, UsageError
+from radt.training import preemption
 from radt.training.lease import DeviceLease
-from radt.training.preemption import Boundaries, preemptible, stretches
+from radt.training.preemption import Boundaries, Stretch, preemptible, stretches
+from radt.training.randomness import RandomState
 from radt.training.segments import Block, Segment, plan, profile
 from tests.training.preempted import Net, Recording, batches, is_same, thief
 
@@ -141,6 +145,45 @@ def test_code_between_modules_belongs_to_the_stretch_before_it() -> None:
     first, leave, *_ = found
     assert first.duration_s > 5 * leave.duration_s
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_the_device_is_given_away_while_a_model_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, lease = Net(), DeviceLease("cpu")
+    inputs = batches(1)[0][0]
+    before, states = copy.deepcopy(net.state_dict()), RandomState.current()
+    with thief() as somebody:
+        boundary, clock, away_s = lease.boundary, time.perf_counter, 0.0
+
+        def taken() -> None:
+            nonlocal away_s
+            somebody.come(lease)
+            boundary()
+            away_s += 1000  # for so long, by the clock that measures
+
+        def planned(blocks: list[Block], _max_segment_s: float) -> list[Segment]:
+            found.extend(blocks)
+            return plan(blocks, _NONE_LONGER_MS)
+
+        def note(_name: str, measured: list[Stretch], _max_segment_ms: float) -> None:
+            noted.extend(measured)
+
+        found: list[Block] = []
+        noted: list[Stretch] = []
+        monkeypatch.setattr(lease, "boundary", taken)
+        monkeypatch.setattr(time, "perf_counter", lambda: clock() + away_s)
+        monkeypatch.setattr(preemption, "plan", planned)
+        monkeypatch.setattr(preemption, "_note", note)
+        preemptible(net, lease, inputs)
+        assert lease._handovers > _CALLS + 2 * 6 * _CALLS + 3 * _BOUNDARIES
+    lease.close()
+    assert len(found) == _CALLS
+    assert max(max(each.forward_s, each.backward_s) for each in found) < 1000
+    assert len(noted) == _BOUNDARIES
+    assert max(each.duration_s for each in noted) < 1000
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(states.torch, RandomState.current().torch)
 
 
 def test_segments_longer_than_asked_are_noted_with_their_times(
