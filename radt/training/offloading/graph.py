@@ -62,7 +62,6 @@ class ModelGraph:
         blocks: In the order of their calls.
         shared: Parameters that several blocks use.
         result: What the model returns, as a node.
-        last: The node that is computed last.
 
     Raises:
         TrainingError: The model cannot be traced.
@@ -86,7 +85,6 @@ class ModelGraph:
         self.constants: Values = {node: node.args[0] for node in others}
         self.shared: list[nn.Parameter] = []
         self.blocks = self._cut(nodes)
-        self.last = self.blocks[-1].nodes[-1]
 
     def _cut(self, nodes: list[fx.Node]) -> list[GraphBlock]:
         """Begin a block at each node with parameters; those of several blocks are shared."""

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from radt.errors import UsageError
 from radt.training.offloading.draws import DeviceRandomness, Draws
-from radt.training.offloading.executor import PassSegment
 from radt.training.offloading.graph import ModelGraph, Values
 from radt.training.offloading.partition import OffloadBlock
+from radt.training.offloading.passes import PassSegment
 from radt.training.offloading.swapping import SwappedBlock
 from radt.training.segments import Block
 

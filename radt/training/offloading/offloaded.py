@@ -17,9 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from radt import units
 from radt.errors import UsageError
 from radt.training.job import Job
-from radt.training.offloading.executor import Executor, PassSegment
+from radt.training.offloading.executor import Executor
 from radt.training.offloading.graph import ModelGraph
+from radt.training.offloading.loading import Swapper
 from radt.training.offloading.measuring import Measurement
+from radt.training.offloading.passes import Passes, PassSegment
 from radt.training.offloading.planning import Plan, planned
 from radt.training.offloading.stores import Budget, FileStore, PinnedStore
 from radt.training.offloading.swapping import OptimizerClass, StateNames, SwappedBlock
@@ -205,26 +207,26 @@ class OffloadedStep:
         ends = [0]
         for segment in self.plan.segments:
             ends.append(ends[-1] + len(segment.blocks))
-        self._executor = Executor(
+        segments = [
+            PassSegment(
+                self._graph,
+                self._graph.blocks[begin:end],
+                self._blocks[begin:end],
+                sum(block.kept_bytes for block in measured.blocks[begin:end]),
+            )
+            for begin, end in pairwise(ends)
+        ]
+        passes = Passes(
             self._graph,
-            [
-                PassSegment(
-                    self._graph,
-                    self._graph.blocks[begin:end],
-                    self._blocks[begin:end],
-                    sum(block.kept_bytes for block in measured.blocks[begin:end]),
-                )
-                for begin, end in pairwise(ends)
-            ],
             self._shared,
             self._loss,
-            self._optimizer,
             self._device,
             self._budget,
             measured.draws,
             self.plan.recompute,
-            ahead,
         )
+        swapper = Swapper(segments, self._shared, ahead, self._device.type == "cpu")
+        self._executor = Executor(segments, swapper, passes, self._optimizer, self._budget)
 
     def __call__(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
         """Train on micro-batches; return the mean of their losses.
@@ -253,11 +255,11 @@ class OffloadedStep:
     @property
     def loads(self) -> list[int]:
         """How often each segment was loaded."""
-        return list(self._running().loads)
+        return list(self._running().swapper.loads)
 
     def wait(self) -> None:
         """Wait until the first segment, the last one of a step, is updated: to time steps, say."""
-        self._running().wait()
+        self._running().swapper.wait()
 
     def close(self) -> None:
         """End the thread, give the model its parameters back, on the CPU, and free the store."""
@@ -268,7 +270,7 @@ class OffloadedStep:
             stack.callback(self._store.close)
             stack.callback(self._give_back)  # also if the last update has failed
             if self._executor is not None:
-                stack.callback(self._executor.close)
+                stack.callback(self._executor.swapper.close)
                 self._executor.rest()
 
     def _give_back(self) -> None:
@@ -321,7 +323,7 @@ class OffloadedStep:
         executor = self._running()
         executor.rest()
         if not replaced:
-            executor.check_whole()
+            executor.swapper.check_whole()
         for block in self._all():
             block.give_back()
             if not replaced:
@@ -331,7 +333,7 @@ class OffloadedStep:
             if replaced:
                 for block in self._all():
                     block.take_states(self._optimizer)
-                executor.restored()
+                executor.swapper.restored()
         finally:
             for block in self._all():
                 if replaced:

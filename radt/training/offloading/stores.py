@@ -7,7 +7,8 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -118,6 +119,15 @@ class Budget:
         """Count bytes that are no longer used."""
         with self._lock:
             self.used_bytes -= byte_count
+
+    @contextmanager
+    def taken(self, byte_count: int) -> Iterator[None]:
+        """Count bytes that are used within the block; as `take` raises."""
+        self.take(byte_count)
+        try:
+            yield
+        finally:
+            self.give(byte_count)
 
 
 class Store(Protocol):
