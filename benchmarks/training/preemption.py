@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -18,8 +19,8 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.results import Bar, Findings, Table
-from radt.training import DeviceLease, preemptible
-from radt.training.preemption import Boundaries
+from radt.training import DeviceLease
+from radt.training.preemption import Boundaries, segments_of
 from radt.training.segments import Block, Segment, profile
 
 _SCRIPT = Path(__file__).parents[2] / "experiments" / "preemption" / "train.py"
@@ -27,6 +28,7 @@ _STEPS = 64
 _BETTER = 8.0
 _THROUGHPUT = 0.98
 _COST = 0.01
+_MAX_SEGMENT_MS = 5.0
 _ALONE, _FREE, _SLICED, _LEASE = "serving alone", "free threads", "sliced by iteration", "lease"
 _PROCESSES = "lease, two processes"
 _ARMS = {_ALONE: "alone", _FREE: "free", _SLICED: "sliced", _LEASE: "lease"}
@@ -90,24 +92,30 @@ def _latency_table(found: dict[str, list[dict[str, float]]], rounds: int) -> Tab
     same = "Losses are bit-identical in all" if len(losses) == 1 else "LOSSES DIFFER"
     table = Table(
         "Serving beside a training on one core",
-        ("arm", "p50", "p95", "lowest to highest", "meanwhile", "steps/s"),
+        ("arm", "p50", "p95", "lowest to highest", "meanwhile", "steps/s", "step", "answer"),
         note=f"Medians of {rounds} rounds in turns, {_STEPS} steps each. {same}. "
-        "meanwhile: p95 of the training's CPU time between a request and its answer.",
+        "meanwhile: p95 of the training's CPU time between a request and its answer. "
+        "step, answer: CPU times of one.",
     )
+    step, answer = _medians(found, "step_cpu_ms"), _medians(found, "answer_cpu_ms")
     for name, summaries in found.items():
         all_p95 = [each["p95_ms"] for each in summaries]
         spread = f"{min(all_p95):.1f} to {max(all_p95):.1f} ms"
         training = f"{meanwhile[name]:.1f} ms" if name in speed and name in meanwhile else "–"
         steps = f"{speed[name]:.2f}" if name in speed else "–"
         latencies = f"{p50[name]:.1f} ms", f"{p95[name]:.1f} ms", spread
-        table.rows.append((name, *latencies, training, steps))
+        step_cpu = f"{step[name]:.1f} ms" if name in step else "–"
+        cpu = step_cpu, f"{answer[name]:.2f} ms"
+        table.rows.append((name, *latencies, training, steps, *cpu))
     return table
 
 
 def _bars(found: dict[str, list[dict[str, float]]]) -> list[Bar]:
-    p95, speed = _medians(found, "p95_ms"), _medians(found, "steps_per_s")
+    p95 = _medians(found, "p95_ms")
     better = p95[_SLICED] / p95[_LEASE]
-    kept = speed[_LEASE] / speed[_SLICED]
+    rounds = zip(found[_LEASE], found[_SLICED], strict=True)
+    ratios = [lease["steps_per_s"] / sliced["steps_per_s"] for lease, sliced in rounds]
+    kept = statistics.median(ratios)
     return [
         Bar(
             f"serving p95, lease against slicing by iteration: at least {_BETTER:.0f}× better",
@@ -116,7 +124,7 @@ def _bars(found: dict[str, list[dict[str, float]]]) -> list[Bar]:
         ),
         Bar(
             f"training throughput, lease against slicing: at least {_THROUGHPUT:.2f}",
-            f"{kept:.3f}",
+            f"{kept:.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
             kept >= _THROUGHPUT,
         ),
     ]
@@ -138,21 +146,22 @@ def _cost_table(rounds: int) -> tuple[Table, float]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        script = _script()
-        plain, cut = script.network(32, 4), script.network(32, 4)
+        model = _script().network(32, 4)
         images, target = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
         lease = DeviceLease("cpu")
-        preemptible(cut, lease, images)
-        reached: list[str] = []
         each_s = _boundary_s(lease)
-        step_s, ratio = _steps_compared(plain, cut, lease, (images, target), 6 * rounds)
-        counting = Boundaries(plain, _segments(plain, images), reached.append)
-        functional.cross_entropy(plain(images), target).backward()  # type: ignore[no-untyped-call]
-        counting.remove()
+        with lease:
+            segments = segments_of(model, images, _MAX_SEGMENT_MS, lease.boundary)
+            step_s, ratios = _steps_compared(model, segments, lease, (images, target), 12 * rounds)
         lease.close()
+        reached: list[str] = []
+        counting = Boundaries(model, _segments(model, images), reached.append)
+        functional.cross_entropy(model(images), target).backward()  # type: ignore[no-untyped-call]
+        counting.remove()
     finally:
         torch.set_num_threads(before)
     share = len(reached) * each_s / step_s
+    low, high = _interval(ratios)
     table = Table(
         "Boundaries that nobody waits at",
         ("quantity", "measured"),
@@ -161,10 +170,13 @@ def _cost_table(rounds: int) -> tuple[Table, float]:
             ("CPU time of one, with its hooks", f"{each_s * 1e6:.1f} µs"),
             ("CPU time of a step", f"{step_s * 1e3:.0f} ms"),
             ("share of all of them in a step", f"{share:.2%}"),
-            ("a step with boundaries against one without", f"{ratio:.3f}"),
+            (
+                f"a step with boundaries each {_MAX_SEGMENT_MS:g} ms against one without",
+                f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})",
+            ),
         ],
         note="Times are of the thread, so others on the machine count less. The last line is the "
-        f"median of {6 * rounds} pairs of steps in turns.",
+        f"median of {len(ratios)} pairs of steps of one model, with its 95 % interval.",
     )
     return table, share
 
@@ -203,25 +215,38 @@ def _boundary_s(lease: DeviceLease, modules: int = 50, passes: int = 200) -> flo
 
 
 def _steps_compared(
-    plain: nn.Module,
-    cut: nn.Module,
+    model: nn.Module,
+    segments: list[Segment],
     lease: DeviceLease,
     batch: tuple[torch.Tensor, torch.Tensor],
     pairs: int,
-) -> tuple[float, float]:
-    """Return the CPU time of a plain step, and the median ratio of a cut one to it."""
+) -> tuple[float, list[float]]:
+    """Return the CPU time of a step, and ratios of one with boundaries to one without.
 
-    def step_s(model: nn.Module) -> float:
+    Both are steps of the same model, since two models differ by more than boundaries cost: their
+    tensors lie elsewhere in memory. Each goes first in every other pair.
+    """
+
+    def step_s(is_cut: bool) -> float:
+        boundaries = Boundaries(model, segments if is_cut else (), lambda _name: lease.boundary())
         began_s = time.thread_time()
         functional.cross_entropy(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
-        return time.thread_time() - began_s
+        found_s = time.thread_time() - began_s
+        boundaries.remove()
+        return found_s
 
-    times = []
-    for _ in range(pairs):
-        plain_s = step_s(plain)
-        with lease:
-            times.append((plain_s, step_s(cut)))
-    return (
-        statistics.median(plain_s for plain_s, _ in times),
-        statistics.median(cut_s / plain_s for plain_s, cut_s in times),
-    )
+    plain_s, ratios = [], []
+    for number in range(pairs):
+        order = (False, True) if number % 2 else (True, False)
+        found_s = {is_cut: step_s(is_cut) for is_cut in order}
+        plain_s.append(found_s[False])
+        ratios.append(found_s[True] / found_s[False])
+    return statistics.median(plain_s), ratios
+
+
+def _interval(values: list[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a median, from the ranks of a binomial distribution."""
+    ordered, count = sorted(values), len(values)
+    reach = 0.98 * count**0.5
+    low, high = math.floor(count / 2 - reach), math.ceil(count / 2 + reach)
+    return ordered[max(0, low)], ordered[min(count - 1, high)]

@@ -106,6 +106,8 @@ class Server:
         self.latencies_s: list[float] = []
         #: CPU time of the training between a request and its answer, also fair on a busy machine.
         self.training_s: list[float] = []
+        #: CPU time of this thread for a request.
+        self.answers_s: list[float] = []
         main = threading.main_thread().ident
         assert main is not None
         self._training_clock = time.pthread_getcpuclockid(main)
@@ -133,10 +135,12 @@ class Server:
                 if self._over.wait(max(0.0, came_s - time.perf_counter())):
                     return
                 trained_s = time.clock_gettime(self._training_clock)
+                began_s = time.thread_time()
                 with self._held():
                     self._answer()
                 if not self.counting.is_set():
                     continue
+                self.answers_s.append(time.thread_time() - began_s)
                 self.training_s.append(time.clock_gettime(self._training_clock) - trained_s)
                 self.latencies_s.append(time.perf_counter() - came_s)
                 if run is not None:
@@ -255,19 +259,22 @@ def main() -> None:
                 server.counting.set()
                 over.wait(args.seconds)
             else:
-                begin_s = 0.0
+                begin_s = begin_cpu_s = 0.0
 
                 def first_step_ended() -> None:
-                    nonlocal begin_s
-                    begin_s = time.perf_counter()
+                    nonlocal begin_s, begin_cpu_s
+                    begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
                     server.counting.set()
 
                 losses = train(args, device, first_step_ended)
-                summary["steps_per_s"] = (len(losses) - 1) / (time.perf_counter() - begin_s)
+                trained = len(losses) - 1
+                summary["step_cpu_ms"] = (time.thread_time() - begin_cpu_s) / trained * 1e3
+                summary["steps_per_s"] = trained / (time.perf_counter() - begin_s)
                 summary["last_loss"] = losses[-1]
         if server.latencies_s:
             cuts = statistics.quantiles(server.latencies_s, n=100)
             summary["p50_ms"], summary["p95_ms"] = cuts[49] * 1e3, cuts[94] * 1e3
+            summary["answer_cpu_ms"] = statistics.mean(server.answers_s) * 1e3
             summary["p95_training_ms"] = statistics.quantiles(server.training_s, n=100)[94] * 1e3
         if "steps_per_s" in summary:
             run.log_metric("steps_per_s", summary["steps_per_s"])
