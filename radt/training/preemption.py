@@ -52,9 +52,10 @@ def preemptible(
                 ...  # forward, backward, optimiser
 
     The modules are measured, and boundaries set between them, so that no segment is longer than
-    asked (SwitchFlow); higher priorities get the device between measured passes, too. At a boundary where nobody waits, training goes on at once; else it waits
-    there, with its activations and its random states, until the device is back. A note on standard
-    error names stretches that are longer than asked.
+    asked (SwitchFlow). Higher priorities get the device between measured passes, too. At a boundary
+    where nobody waits, training goes on at once; else it waits there, with its activations and its
+    random states, until the device is back. A note on standard error names stretches that are
+    longer than asked.
 
     Args:
         model: The model, in training mode, on the lease's device. It is returned, with hooks.

@@ -199,7 +199,7 @@ class Passes:
         return total
 
     def _turned(self, segment: PassSegment, micro: MicroBatch, count: int) -> Tensor:
-        """Go through the last segment with one of some micro-batches; return its share of the loss."""
+        """Go through the last segment with one micro-batch; return its share of the loss."""
         passed = self._pass(segment, micro, to_loss=True)
         if not DeviceRandomness.current(self._device).equals(micro.end):
             raise TrainingError(
@@ -231,7 +231,7 @@ class Passes:
 
     @contextmanager
     def _summing(self, segment: PassSegment, count: int) -> Iterator[None]:
-        """Count gradients; later micro-batches make one before it is added to that of earlier ones."""
+        """Count gradients; later micro-batches make one before they add it to the sum."""
         self._budget.take(segment.gradient_bytes)  # given by the update
         with self._budget.taken(segment.largest_gradient_bytes if count > 1 else 0):
             yield

@@ -77,7 +77,10 @@ class SwappedBlock:
         found = [(at, name, like) for at, p in enumerate(self._trained) for name, like in states(p)]
         self._state_names = [(at, name) for at, name, _ in found]
         self._state_layout = Layout.of(
-            [torch.empty_like(self._trained[at], dtype=like, device="meta") for at, _, like in found]
+            [
+                torch.empty_like(self._trained[at], dtype=like, device="meta")
+                for at, _, like in found
+            ]
             if isinstance(store, FileStore)
             else []
         )
