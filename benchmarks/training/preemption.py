@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +22,7 @@ from torch.nn import functional
 from benchmarks.results import Bar, Findings, Table
 from radt.training import DeviceLease
 from radt.training.preemption import Boundaries, segments_of
-from radt.training.segments import Block, Segment, profile
+from radt.training.segments import Segment
 
 _SCRIPT = Path(__file__).parents[2] / "experiments" / "preemption" / "train.py"
 _STEPS = 64
@@ -142,43 +143,33 @@ def _cost_bar(share: float) -> Bar:
 
 
 def _cost_table(rounds: int) -> tuple[Table, float]:
-    """Return what boundaries cost of a step: counted times measured, and whole steps compared."""
+    """Return what boundaries cost of a step, which are compared with and without."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         model = _script().network(32, 4)
-        images, target = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
-        lease = DeviceLease("cpu")
-        each_s = _boundary_s(lease)
-        with lease:
-            segments = segments_of(model, images, _MAX_SEGMENT_MS, lease.boundary)
-            step_s, ratios = _steps_compared(model, segments, lease, (images, target), 12 * rounds)
+        batch = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
+        with DeviceLease("cpu") as lease:
+            segments = segments_of(model, batch[0], _MAX_SEGMENT_MS, lease.boundary)
+            step_s, ratios = _steps_compared(model, segments, lease, batch, 24 * rounds)
+            _, same = _steps_compared(model, (), lease, batch, 24 * rounds)
         lease.close()
-        reached: list[str] = []
-        counting = Boundaries(model, _segments(model, images), reached.append)
-        functional.cross_entropy(model(images), target).backward()  # type: ignore[no-untyped-call]
-        counting.remove()
     finally:
         torch.set_num_threads(before)
-    share = len(reached) * each_s / step_s
-    low, high = _interval(ratios)
     table = Table(
         "Boundaries that nobody waits at",
         ("quantity", "measured"),
         [
-            ("boundaries in a step, if all modules have one", str(len(reached))),
-            ("CPU time of one, with its hooks", f"{each_s * 1e6:.1f} µs"),
+            ("boundaries in a step", str(2 * len(segments) - 1)),
             ("CPU time of a step", f"{step_s * 1e3:.0f} ms"),
-            ("share of all of them in a step", f"{share:.2%}"),
-            (
-                f"a step with boundaries each {_MAX_SEGMENT_MS:g} ms against one without",
-                f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})",
-            ),
+            ("a step with boundaries against one without", _with_interval(ratios)),
+            ("a step without against one without", _with_interval(same)),
         ],
-        note="Times are of the thread, so others on the machine count less. The last line is the "
-        f"median of {len(ratios)} pairs of steps of one model, with its 95 % interval.",
+        note=f"Segments of at most {_MAX_SEGMENT_MS:g} ms. Times are of the thread, so others on "
+        f"the machine count less; medians of {len(ratios)} pairs of steps of one model, with their "
+        "95 % intervals.",
     )
-    return table, share
+    return table, statistics.median(ratios) - 1
 
 
 def _script() -> ModuleType:
@@ -191,32 +182,9 @@ def _script() -> ModuleType:
     return module
 
 
-def _segments(model: nn.Module, images: torch.Tensor) -> list[Segment]:
-    """Return each block as a segment: the most boundaries that there can be."""
-    return [Segment((block,)) for block in profile(model, images, repeats=1)]
-
-
-def _boundary_s(lease: DeviceLease, modules: int = 50, passes: int = 200) -> float:
-    """Return the CPU time of a boundary: of modules that do nothing, with boundaries or without."""
-    found = {}
-    for is_cut in (False, True):
-        model = nn.Sequential(*(nn.Identity() for _ in range(modules)))
-        values = torch.ones(1, requires_grad=True)
-        if is_cut:
-            segments = [Segment((Block(str(at), 1, 1, 0, 0),)) for at in range(modules)]
-            boundaries = Boundaries(model, segments, lambda _name: lease.boundary())
-        with lease:
-            began_s = time.thread_time()
-            for _ in range(passes):
-                (model(values * 1) * 1).backward()
-            found[is_cut] = time.thread_time() - began_s
-    boundaries.remove()
-    return (found[True] - found[False]) / passes / (2 * modules - 1)
-
-
 def _steps_compared(
     model: nn.Module,
-    segments: list[Segment],
+    segments: Sequence[Segment],
     lease: DeviceLease,
     batch: tuple[torch.Tensor, torch.Tensor],
     pairs: int,
@@ -244,9 +212,10 @@ def _steps_compared(
     return statistics.median(plain_s), ratios
 
 
-def _interval(values: list[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a median, from the ranks of a binomial distribution."""
+def _with_interval(values: list[float]) -> str:
+    """Return a median and its 95 % interval, from the ranks of a binomial distribution."""
     ordered, count = sorted(values), len(values)
     reach = 0.98 * count**0.5
     low, high = math.floor(count / 2 - reach), math.ceil(count / 2 + reach)
-    return ordered[max(0, low)], ordered[min(count - 1, high)]
+    found = statistics.median(values), ordered[max(0, low)], ordered[min(count - 1, high)]
+    return "{:.3f} ({:.3f} to {:.3f})".format(*found)

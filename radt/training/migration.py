@@ -144,7 +144,8 @@ class Devices:
         inputs = batch[0] if isinstance(batch, list | tuple) else batch
         sample = _on(inputs, lease.device)
         segments = segments_of(job.model, sample, self._max_segment_ms, lease.boundary)
-        self._seats[job] = _Seat(lease, Boundaries(job.model, segments, self._reached))
+        boundaries = Boundaries(job.model, segments, self._reached, frees=True)
+        self._seats[job] = _Seat(lease, boundaries)
 
     def _reached(self, _name: str) -> None:
         step = self._step

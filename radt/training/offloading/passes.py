@@ -213,7 +213,8 @@ class Passes:
         micro.gradients[self._graph.inputs] = torch.ones_like(part)
         self._budget.take(part.nbytes)
         self._differentiate(segment, micro, passed)
-        return part.detach()
+        share: Tensor = part.detach()
+        return share
 
     def backward(self, segment: PassSegment, micros: Sequence[MicroBatch]) -> None:
         """Go backward through a segment that is not the last one."""
