@@ -148,7 +148,8 @@ class Boundaries:
         alone = {} if frees else _parameters_alone(modules, segments)
         ends = dict.fromkeys(segment.blocks[-1].name for segment in segments[-1:])
         for before, segment in itertools.pairwise(segments):
-            name, parameter = before.blocks[-1].name, alone.get(segment.blocks[0].name)
+            name = before.blocks[-1].name
+            parameter = next((alone[b.name] for b in segment.blocks if b.name in alone), None)
             if parameter is None:
                 ends[name] = None
             else:
