@@ -110,7 +110,11 @@ class Engine(Protocol):
         """
 
     def submit(self, request: ArrayRequest) -> str:
-        """Submit an array and return the engine's id of it."""
+        """Submit an array and return the engine's id of it.
+
+        Raises:
+            SubmitLimitError: More jobs than this user may have now; fewer, or later, may do.
+        """
 
     def find(self, intent: str) -> str | None:
         """Return the id of the array that was submitted with this intent, None if there is none."""

@@ -221,6 +221,8 @@ def _cell(row: Record, index: int) -> str:
 
 
 #: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
+#: What a Status cell says of a row that waits for a cluster.
+QUEUED = "QUEUED"
 _REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/(\d{1,6})(?!\S*[\w/])")
 _CLOCK = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 #: A year; what is longer is a typing error.
@@ -233,11 +235,17 @@ _SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)"
 
 
 def parse_status(text: str) -> RunStatus | None:
-    """Parse a status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty."""
+    """Parse a status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty.
+
+    >>> parse_status("QUEUED: 1234_7 Resources")
+    <RunStatus.SCHEDULED: 'SCHEDULED'>
+    """
     words = text.split()
     if not words or words == ["-"]:
         return None
     first = words[0].rstrip(":,;.").upper()
+    if first == QUEUED:
+        return RunStatus.SCHEDULED
     try:
         return RunStatus(first)
     except ValueError:
