@@ -6,8 +6,9 @@
     ├── submission.json           written once, before anything is submitted
     ├── experiment.csv            the file as it was
     ├── arrays/3/
-    │   ├── script.sh             also the intent: there before the engine is asked
-    │   └── job.8812              the engine's id, once it has answered
+    │   ├── script.sh             of all of its jobs
+    │   ├── request.1.json        which of them the engine is asked for, before it is
+    │   └── job.1.8812            the engine's id of those, once it has answered
     ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next number
     │   ├── start.json            where and when
     │   ├── beat.41               renamed every 10 s: somebody is at work
@@ -15,6 +16,7 @@
     │   ├── output.log            of the runner
     │   └── runs/RUN_ID/          the archive of a run, as far as it has got, and its output.log
     ├── hold                      why no further job is to start
+    ├── stopped                   why the rest of it will not run at all
     └── closed                    all of it is settled
 
 A network file system may show old content, but not a new name with an old one's content: files
@@ -28,7 +30,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +42,8 @@ BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
 _STATUSES = re.compile(r"statuses\.(\d+)\.json")
+_REQUEST = re.compile(r"request\.(\d+)\.json")
+_JOB = re.compile(r"job\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,6 +111,19 @@ class Submission:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Jobs of an array that the engine is asked for at once.
+
+    ``job_id`` is the engine's id of them, "" while it is not known.
+    """
+
+    array: int
+    number: int
+    indices: tuple[int, ...]
+    job_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,30 +266,59 @@ class Spool:
 
     # Arrays: written by the submit host -----------------------------------------------------------
 
-    def intend(self, array: int, script: str) -> None:
-        """Note that the engine is about to be asked for an array."""
+    def script(self, array: int) -> Path:
+        """Where the batch script of an array is."""
+        return self.path / "arrays" / str(array) / "script.sh"
+
+    def put_script(self, array: int, script: str) -> None:
+        """Write the batch script of an array, once."""
+        path = self.script(array)
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            put(path, script)
+
+    def intend(self, array: int, indices: Sequence[int]) -> Request:
+        """Note that the engine is about to be asked for jobs of an array."""
+        numbers = [request.number for request in self._requests(array)]
+        request = Request(array, max(numbers, default=0) + 1, tuple(indices))
+        path = self.path / "arrays" / str(array) / f"request.{request.number}.json"
+        put(path, json.dumps(request.indices))
+        return request
+
+    def intent(self, request: Request) -> str:
+        """The text by which the engine finds the jobs again."""
+        return f"radt:{self.submission.submission_id}:{request.array}:{request.number}"
+
+    def submitted(self, request: Request, job_id: str) -> Request:
+        """Note the engine's id of the jobs; returns the request with it."""
+        folder = self.path / "arrays" / str(request.array)
+        (folder / f"job.{request.number}.{job_id}").touch(mode=0o600)
+        return replace(request, job_id=job_id)
+
+    def give_up(self, request: Request) -> None:
+        """Forget a request that the engine has refused."""
+        path = self.path / "arrays" / str(request.array) / f"request.{request.number}.json"
+        path.unlink(missing_ok=True)
+
+    def requests(self) -> list[Request]:
+        """All that the engine was asked for; of an array the newest last."""
+        arrays = range(len(self.submission.arrays))
+        return [request for array in arrays for request in self._requests(array)]
+
+    def _requests(self, array: int) -> list[Request]:
         folder = self.path / "arrays" / str(array)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        put(folder / "script.sh", script)
-
-    def intent(self, array: int) -> str:
-        """The text by which the engine finds the array again."""
-        return f"radt:{self.submission.submission_id}:{array}"
-
-    def submitted(self, array: int, job_id: str) -> None:
-        (self.path / "arrays" / str(array) / f"job.{job_id}").touch(mode=0o600)
-
-    def is_intended(self, array: int) -> bool:
-        return (self.path / "arrays" / str(array) / "script.sh").exists()
-
-    def job_ids(self) -> dict[int, list[str]]:
-        """The engine's ids of arrays, by their numbers: several where jobs were submitted again."""
-        return {
-            int(folder.name): sorted(
-                (file.name.removeprefix("job.") for file in folder.glob("job.*")), key=int
+        names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
+        ids = dict(match.groups() for name in names if (match := _JOB.fullmatch(name)))
+        numbers = sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name)))
+        return [
+            Request(
+                array,
+                number,
+                tuple(json.loads((folder / f"request.{number}.json").read_text())),
+                ids.get(str(number), ""),
             )
-            for folder in (self.path / "arrays").iterdir()
-        }
+            for number in numbers
+        ]
 
     # Attempts: written by the nodes ---------------------------------------------------------------
 
@@ -311,11 +357,27 @@ class Spool:
         """Say that no further job is to start."""
         put(self.path / "hold", reason)
 
+    def release(self) -> None:
+        """Say that jobs may start again."""
+        (self.path / "hold").unlink(missing_ok=True)
+
     @property
     def held(self) -> str:
         """Why no further job is to start; "" if they may."""
         try:
             return (self.path / "hold").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def stop(self, reason: str) -> None:
+        """Say that what has not run yet will not."""
+        put(self.path / "stopped", reason)
+
+    @property
+    def stopped(self) -> str:
+        """Why the rest will not run; "" if it will."""
+        try:
+            return (self.path / "stopped").read_text()
         except FileNotFoundError:
             return ""
 
