@@ -41,6 +41,9 @@ from radt.experiment.status import RowStatus
 BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
+#: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
+PREEMPTED = "preempted"
+TIME_LIMIT = "the job's time limit"
 _STATUSES = re.compile(r"statuses\.(\d+)\.json")
 _REQUEST = re.compile(r"request\.(\d+)\.json")
 _JOB = re.compile(r"job\.(\d+)\.(.+)")
