@@ -228,7 +228,7 @@ class _Case:
             status = parse_status(self._text(row))
             if status is RunStatus.RUNNING:
                 rows[row.line] = self._row(row, RunStatus.RUNNING, where)
-            elif status is None:
+            elif status in (None, RunStatus.SCHEDULED):
                 waits = " ".join(filter(None, (self._job.job_id, where)))
                 rows[row.line] = self._row(row, QUEUED, waits)
         return Settlement(Next.WAIT, rows)
