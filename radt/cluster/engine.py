@@ -1,4 +1,4 @@
-"""What radt needs of a cluster: five questions, which Slurm answers, and a simulation in tests.
+"""What radt needs of a cluster: a few questions, which Slurm answers, and a simulation in tests.
 
 Where and when a job starts, priorities, preemption and requeueing are the engine's.
 """
@@ -114,6 +114,7 @@ class Engine(Protocol):
 
         Raises:
             SubmitLimitError: More jobs than this user may have now; fewer, or later, may do.
+            EngineAwayError: It did not answer, and may have taken the array: see `find`.
         """
 
     def find(self, intent: str) -> str | None:
@@ -122,7 +123,13 @@ class Engine(Protocol):
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
         """Return the states of all jobs of arrays by one question.
 
-        A job that the engine has forgotten is missing.
+        A job that the engine has forgotten is missing: see `past`.
+        """
+
+    def past(self, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
+        """Return what the cluster's accounting says of jobs that `states` no longer has.
+
+        Empty where there is no accounting. Asked rarely: only of jobs without any other word.
         """
 
     def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
