@@ -18,7 +18,7 @@ from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, AttemptView
 from radt.experiment.columns import QUEUED, parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.plan import FAILURES
 from radt.experiment.status import RowStatus
-from radt.model import RunStatus
+from radt.model import Role, RunStatus
 
 WITHOUT_A_WORD = "the job ended without a word"
 STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
@@ -52,6 +52,9 @@ class SubmittedRow:
     line: int
     done: int = 0
     asked: int = 1
+    letter: str = "a"
+    name: str = ""
+    role: Role = Role.TRAINING
 
     def text(self, status: str, reason: str = "", before: str = "") -> str:
         """What its Status cell says; the repeat is the one after those in ``before``."""
@@ -144,31 +147,39 @@ class _Case:
             case Phase.RUNNING:
                 return self._running(state.nodes)
         has_run = newest is not None or bool(state.nodes)
-        if has_run and not self._has_word and self._job.silent_s < self._patience.outcome_s:
+        if has_run and self._word is None and self._job.silent_s < self._patience.outcome_s:
             return self._running(state.nodes)
         return self._ended(state.end or End.FAILED)
 
     @property
-    def _has_word(self) -> bool:
-        return self._newest is not None and self._newest.ended
+    def _word(self) -> AttemptView | None:
+        """The newest attempt if it has said that it ended, and not before the job's last start."""
+        newest = self._newest
+        if newest is None or not newest.ended:
+            return None
+        is_older = newest.start is not None and newest.start.job_id != self._job.job_id
+        return None if is_older else newest
+
+    @property
+    def _may_start_again(self) -> bool:
+        return max(len(self._job.attempts), self._job.submissions) < MOST_ATTEMPTS
 
     def _unknown(self) -> Settlement:
         """The engine does not know the job."""
-        if self._has_word:
+        if self._word is not None:
             if self._job.silent_s < self._patience.outcome_s:
                 return self._as_known(Next.WAIT)
             return self._ended(End.COMPLETED)
         if self._job.silent_s < self._patience.lost_s:
             return self._as_known(Next.WAIT)
-        if self._newest is None and self._job.submissions < MOST_ATTEMPTS:
+        if self._newest is None and self._may_start_again:
             return self._queued("", Next.SUBMIT)  # forgotten before it began
         return self._killed(LOST)
 
     def _ended(self, end: End) -> Settlement:
         """The job has ended, with rows that have not."""
-        newest = self._newest
-        if newest is not None and newest.ended:
-            return self._after_its_word(newest, end)
+        if (word := self._word) is not None:
+            return self._after_its_word(word, end)
         if end is End.OUT_OF_MEMORY:
             return self._all_left(RunStatus.OOM, "the job's memory")
         if end in (End.COMPLETED, End.FAILED):
@@ -186,14 +197,14 @@ class _Case:
             return self._queued("held", Next.SUBMIT)
         if newest.reason == PREEMPTED and end is not End.TIMEOUT:
             # Slurm calls a job that ends within its grace completed, and does not requeue it.
-            if len(self._job.attempts) < MOST_ATTEMPTS:
+            if self._may_start_again:
                 return self._queued(PREEMPTED, Next.SUBMIT)
             return self._killed(STARTED_TOO_OFTEN)
         if not newest.statuses:
             reason = newest.reason or WITHOUT_A_WORD
             return self._all_left(RunStatus.FAILED, reason, never_began=reason)
         untouched = [row for row in self._left if row.line not in newest.statuses]
-        if untouched and self._has_progress and len(self._job.attempts) < MOST_ATTEMPTS:
+        if untouched and self._has_progress and self._may_start_again:
             return self._queued(newest.reason, Next.SUBMIT)  # the rest of a bundle
         own = {row.line for row in self._left if self._is_killed(row)}
         reason = newest.reason or _ENDS.get(end, WITHOUT_A_WORD)

@@ -349,6 +349,18 @@ class Spool:
         except FileNotFoundError:
             return 0
 
+    def started_jobs(self) -> set[JobKey]:
+        """Jobs that have attempts, or are about to.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        return {JobKey.parse(entry.name) for entry in os.scandir(self.path / "jobs")}
+
+    def job_log(self, array: int, name: str) -> Path:
+        """Where the batch script's output goes; ``name`` is the job's, or the engine's pattern."""
+        return self.path / "arrays" / str(array) / f"{name}.log"
+
     def attempts(self, job: JobKey) -> list[Attempt]:
         """All attempts of a job, the newest last."""
         folder = self.path / "jobs" / str(job) / "attempts"

@@ -7,7 +7,7 @@ killed or the answer was lost, asks the engine for it before any of its jobs is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
 from radt.cluster.engine import ArrayRequest, Engine, JobId
@@ -46,7 +46,7 @@ class Submitter:
         self._looked: dict[Request, int] = {}
         self._ids: dict[JobKey, JobId] = {}
         self._counts: dict[JobKey, int] = {}
-        self._keys: dict[JobId, JobKey] = {}
+        self._arrays: set[str] = set()
         #: Requests whose ids are not known.
         self.unanswered: list[Request] = []
         #: Why the engine refuses jobs for good, by job.
@@ -64,22 +64,15 @@ class Submitter:
         """How often a job was submitted."""
         return self._counts.get(job, 0)
 
-    def key(self, job: JobId) -> JobKey | None:
-        """The job of an engine's id; None if it was submitted again since, or is not ours."""
-        key = self._keys.get(job)
-        return key if key is not None and self._ids[key] == job else None
-
-    def is_asked_for(self, job: JobKey) -> bool:
-        """Whether a request without an answer has the job."""
-        return any(
-            job.array == request.array and job.index in request.indices
-            for request in self.unanswered
-        )
+    @property
+    def asked_for(self) -> set[JobKey]:
+        """Jobs that are in requests without an answer."""
+        return {job for request in self.unanswered for job in _jobs(request)}
 
     # Asking ---------------------------------------------------------------------------------------
 
-    def recover(self, started: Callable[[JobKey], Collection[str]]) -> None:
-        """Find requests whose answer was lost; those that the engine never got are forgotten.
+    def recover(self, started: Callable[[JobKey], Collection[str]]) -> list[JobKey]:
+        """Find requests whose answer was lost; return jobs that the engine was never asked for.
 
         Args:
             started: The engine's ids of the arrays that started a job, as its attempts say.
@@ -87,16 +80,12 @@ class Submitter:
         Raises:
             EngineAwayError: The engine does not answer.
         """
-        known = {job.array for job in self._keys}
+        forgotten: list[JobKey] = []
         for request in tuple(self.unanswered):
             found = self._engine.find(self._spool.intent(request))
             if found is None:  # it may have run and be forgotten already
-                ids = {
-                    name
-                    for index in request.indices
-                    for name in started(JobKey(request.array, index))
-                }
-                found = next(iter(sorted(ids - known)), None)
+                ids = {name for job in _jobs(request) for name in started(job)}
+                found = next(iter(sorted(ids - self._arrays)), None)
             if found is not None:
                 self.unanswered.remove(request)
                 self._note(self._spool.submitted(request, found))
@@ -104,6 +93,8 @@ class Submitter:
             self._looked[request] = self._looked.get(request, 0) + 1
             if self._looked[request] >= _LOOKS_FOR_INTENT:
                 self._forget(request)
+                forgotten += _jobs(request)
+        return forgotten
 
     def submit(self, jobs: Sequence[JobKey], unended: int) -> list[JobKey]:
         """Submit as many of the jobs as may wait now, in their order; return those.
@@ -171,17 +162,11 @@ class Submitter:
         if not request.job_id:
             self.unanswered.append(request)
             return
-        for index in request.indices:
-            key, job = JobKey(request.array, index), JobId(request.job_id, index)
-            self._ids[key] = job
-            self._keys[job] = key
+        self._arrays.add(request.job_id)
+        for key in _jobs(request):
+            self._ids[key] = JobId(request.job_id, key.index)
             self._counts[key] = self._counts.get(key, 0) + 1
 
 
-def unended_arrays(submitter: Submitter, jobs: Collection[JobKey]) -> Mapping[str, list[JobKey]]:
-    """The engine's ids of the arrays that these jobs are in, with those of each."""
-    arrays: dict[str, list[JobKey]] = {}
-    for job in jobs:
-        if (job_id := submitter.job_id(job)) is not None:
-            arrays.setdefault(job_id.array, []).append(job)
-    return arrays
+def _jobs(request: Request) -> list[JobKey]:
+    return [JobKey(request.array, index) for index in request.indices]
