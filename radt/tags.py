@@ -46,6 +46,16 @@ REPEAT = "radt.repeat"
 #: The name that the repeats of a workload share.
 SERIES = "radt.series"
 
+#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and which start of that it is.
+CLUSTER_SUBMISSION = "radt.cluster.submission"
+CLUSTER_JOB = "radt.cluster.job"
+CLUSTER_ATTEMPT = "radt.cluster.attempt"
+#: The engine's id of that job, such as ``1234_7``, and its name of the node.
+CLUSTER_JOB_ID = "radt.cluster.job_id"
+CLUSTER_NODE = "radt.cluster.node"
+#: The attempt that took the place of the run's: the run counts for nothing.
+CLUSTER_SUPERSEDED = "radt.cluster.superseded"
+
 # -- written when the run is created in MLflow ----------------------------------------------------
 
 #: radt's id of the run.

@@ -14,7 +14,11 @@
     │   ├── beat.41               renamed every 10 s: somebody is at work
     │   ├── statuses.3.json       of the rows so far; the last one says that it has ended
     │   ├── output.log            of the runner
-    │   └── runs/RUN_ID/          the archive of a run, as far as it has got, and its output.log
+    │   └── runs/RUN_ID/          what is new of a run, until the submit host has it
+    │       ├── part.4.tar        parts of its archive that part.3.tar had not, and the manifest
+    │       ├── whole.9.tar       the same with all parts: part.1.tar to part.8.tar are not needed
+    │       └── files.10.tar      its output.log and artifacts, once it has ended
+    ├── unfit/3-17                why a node could not run the job; `MOST_UNFIT` hold the rest
     ├── hold                      why no further job is to start
     ├── stopped                   why the rest of it will not run at all
     └── closed                    all of it is settled
@@ -28,8 +32,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -37,10 +42,13 @@ from typing import Any, Self
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
+from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 
 BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
+#: Jobs that find no radt, no folder or another version, until the others are held.
+MOST_UNFIT = 2
 #: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
 PREEMPTED = "preempted"
 TIME_LIMIT = "the job's time limit"
@@ -70,8 +78,9 @@ class Submission:
     """What was submitted at once, and all that a node needs to know.
 
     ``file`` is the experiment file, which the submit host keeps; ``options`` are those of the
-    start (`ExperimentOptions`, in JSON values); ``settings`` the settings that nodes must share
-    with the submit host, by their variables.
+    start (`ExperimentOptions`, in JSON values, with ``devices`` if they override the column);
+    ``settings`` are variables of the nodes: with ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among
+    them nodes bring runs there themselves, else the submit host does.
     """
 
     submission_id: str
@@ -87,6 +96,11 @@ class Submission:
 
     def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
         return self.arrays[job.array].jobs[job.index]
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether nodes reach MLflow or Postgres themselves (``record = "direct"``)."""
+        return any(self.settings.get(name) for name in (TRACKING_VARIABLE, STORE_VARIABLE))
 
     @property
     def jobs(self) -> Iterator[JobKey]:
@@ -146,7 +160,9 @@ class AttemptView:
 
     ``beats`` counts its signs of life: only whether it grows says something. ``statuses`` are by
     the lines of the file as it was submitted. ``ended`` is whether the attempt said so itself;
-    ``reason`` why, if it did not run all of its workloads.
+    ``reason`` why, if it did not run all of its workloads. ``kept`` are the ids of all runs that
+    have ended in it, and of those of earlier attempts that it goes on from: the others of earlier
+    attempts count for nothing.
     """
 
     number: int
@@ -155,6 +171,7 @@ class AttemptView:
     statuses: Mapping[int, RowStatus]
     ended: bool
     reason: str = ""
+    kept: frozenset[str] = frozenset()
 
 
 class Attempt:
@@ -183,21 +200,34 @@ class Attempt:
 
     def beat(self) -> None:
         """Show that somebody is at work."""
-        before, self._beats = self.path / f"beat.{self._beats}", self._beats + 1
-        after = self.path / f"beat.{self._beats}"
-        if self._beats == 1:
+        before, after = (self.path / f"beat.{self._beats + more}" for more in (0, 1))
+        if self._beats == 0:
             after.touch(mode=0o600)
         else:
             before.rename(after)
+        self._beats += 1
 
     def put_statuses(
-        self, statuses: Mapping[int, RowStatus], *, ended: bool = False, reason: str = ""
+        self,
+        statuses: Mapping[int, RowStatus],
+        *,
+        ended: bool = False,
+        reason: str = "",
+        kept: Iterable[str] = (),
     ) -> None:
-        """Say how the rows stand, all of them; the last time with ``ended``."""
+        """Say how the rows stand, all of them; the last time with ``ended``.
+
+        Args:
+            kept: See `AttemptView`.
+
+        Raises:
+            OSError: It cannot be written; the next call says it anew.
+        """
         rows = {line: asdict(status) for line, status in statuses.items()}
-        content = {"rows": rows, "ended": ended, "reason": reason}
-        before, self._written = self._written, self._written + 1
-        put(self.path / f"statuses.{self._written}.json", json.dumps(content))
+        content = {"rows": rows, "ended": ended, "reason": reason, "kept": sorted(kept)}
+        number = self._written + 1
+        put(self.path / f"statuses.{number}.json", json.dumps(content))
+        before, self._written = self._written, number
         (self.path / f"statuses.{before}.json").unlink(missing_ok=True)
 
     def view(self) -> AttemptView:
@@ -218,6 +248,7 @@ class Attempt:
             {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
             bool(content.get("ended", False)),
             str(content.get("reason", "")),
+            frozenset(content.get("kept", ())),
         )
 
 
@@ -368,12 +399,26 @@ class Spool:
 
     # The whole ------------------------------------------------------------------------------------
 
+    def unfit(self, job: JobKey, reason: str) -> None:
+        """Note that a node could not run a job, whatever is in it; hold the rest if it was not the first.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        folder = self.path / "unfit"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        put(folder / str(job), reason)
+        jobs = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        if len(jobs) >= MOST_UNFIT and not self.held:
+            self.hold(reason)
+
     def hold(self, reason: str) -> None:
         """Say that no further job is to start."""
         put(self.path / "hold", reason)
 
     def release(self) -> None:
         """Say that jobs may start again."""
+        shutil.rmtree(self.path / "unfit", ignore_errors=True)
         (self.path / "hold").unlink(missing_ok=True)
 
     @property
