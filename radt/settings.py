@@ -193,6 +193,14 @@ ENVIRONMENTS = Setting(
 COLLECTOR_IDLE_S = Setting(
     "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds that an idle collector waits for work."
 )
+COLLECTOR_OWNER = Setting(
+    "",
+    ("RADT_COLLECTOR_OWNER",),
+    LIMIT_COUNT,
+    None,
+    "Process id with which the collector ends, as that of a cluster's job does.",
+    default_text="none",
+)
 FLUSH_S = Setting(
     "", ("RADT_FLUSH_S",), POSITIVE, 1.0, "Seconds between the collector's writes to radt.db."
 )
@@ -265,6 +273,20 @@ ARCHIVE_S = Setting(
     900.0,
     "Seconds between archives of a running run; 0 for no archives.",
 )
+CLUSTER_PART_S = Setting(
+    "",
+    ("RADT_CLUSTER_PART_S",),
+    POSITIVE,
+    60.0,
+    "Seconds between what a cluster's node sends of a running run to the shared folder.",
+)
+CLUSTER_BEAT_S = Setting(
+    "",
+    ("RADT_CLUSTER_BEAT_S",),
+    POSITIVE,
+    10.0,
+    "Seconds between a cluster's node's signs of life in the shared folder.",
+)
 
 #: Options of the command line that a variable or a settings file may set, too.
 OPTIONS: tuple[Setting[Any], ...] = (
@@ -291,6 +313,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     DASHBOARD_LOAD_URI,
     ENVIRONMENTS,
     COLLECTOR_IDLE_S,
+    COLLECTOR_OWNER,
     FLUSH_S,
     DISK_SYNC_S,
     COLLECTOR_HANG_S,
@@ -300,6 +323,8 @@ VARIABLES: tuple[Setting[Any], ...] = (
     UPLOAD_WAIT_S,
     REPLICATION_S,
     ARCHIVE_S,
+    CLUSTER_PART_S,
+    CLUSTER_BEAT_S,
 )
 SETTINGS = (*OPTIONS, *VARIABLES)
 
