@@ -1,8 +1,8 @@
-"""Write the archives of runs: ``python -m radt.delivery.archive --store FILE RUN…``.
+"""Write the archives of runs: ``python -m radt.delivery.archive --store FILE [RUN…]``.
 
 The uploader starts this as a separate process, because Arrow needs more memory than the whole
 uploader. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it printed one
-for each.
+for each. Without runs it takes their ids from standard input, a line each, until that ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.archive")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--when-idle", action="store_true", help="nobody waits for it")
-    parser.add_argument("runs", nargs="+")
+    parser.add_argument("runs", nargs="*")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with StoreReader(options.store) as reader:
-            for run_id in options.runs:
+            for run_id in options.runs or map(str.strip, sys.stdin):
                 sys.stdout.write(json.dumps(_archive(reader, run_id).to_json()) + "\n")
                 sys.stdout.flush()
     except RadtError:
