@@ -14,8 +14,8 @@ from functools import cached_property
 
 from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase
 from radt.cluster.shape import Shape
-from radt.cluster.slurm_command import JobsGoneError, run
-from radt.errors import ClusterError, SubmitLimitError
+from radt.cluster.slurm_command import GONE, run
+from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
 #: Seconds before the time limit at which steps are told, at most; Slurm may be 60 s early.
 _NOTICE_S = 120
@@ -34,6 +34,12 @@ _ENDS: Mapping[str, End] = {
     "LAUNCH_FAILED": End.BOOT_FAIL,
     "RECONFIG_FAIL": End.BOOT_FAIL,
 }
+#: Why the test of a job fails that would be queued.
+_WAITS = re.compile(
+    r"nodes are busy|node not available|partition not available|partition configuration not"
+    r"|DOWN state|held state|maintenance reservation",
+    re.IGNORECASE,
+)
 _UNKNOWN_TIMES = ("N/A", "Unknown", "None", "")
 
 
@@ -55,7 +61,14 @@ class Slurm:
         return min(limits)
 
     def check(self, request: ArrayRequest) -> str:
-        answer = run("sbatch", "--test-only", *_options(request), script=request.script)
+        try:
+            answer = run("sbatch", "--test-only", *_options(request), script=request.script)
+        except EngineAwayError:
+            raise
+        except ClusterError as error:
+            if _WAITS.search(error.message):  # it would be queued all the same
+                return error.message.rpartition(": ")[2]
+            raise
         line = next((line for line in answer.splitlines() if " to start at " in line), "")
         return re.sub(r"^(?:sbatch: )?Job \d+ ", "", line or answer.strip())
 
@@ -89,13 +102,11 @@ class Slurm:
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
         if not arrays:
             return {}
-        try:
-            answer = run(
-                *("squeue", "--noheader", "--array", "--states=all"),
-                *(f"--jobs={','.join(sorted(arrays))}", f"--format={'|'.join(_QUEUE_FIELDS)}"),
-            )
-        except JobsGoneError:  # of a single one that it has forgotten
-            return {}
+        answer = run(
+            *("squeue", "--noheader", "--array", "--states=all"),
+            *(f"--jobs={','.join(sorted(arrays))}", f"--format={'|'.join(_QUEUE_FIELDS)}"),
+            harmless=GONE,  # asked about a single one that it has forgotten
+        )
         return parse_queue(answer)
 
     def past(self, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
@@ -114,28 +125,21 @@ class Slurm:
         # Plain scancel: pending jobs end; steps get SIGTERM, and SIGKILL after KillWait.
         for words in _expressions(jobs):
             if now:
-                _unless_gone("scancel", "--quiet", "--full", "--signal=KILL", words)
-            _unless_gone("scancel", "--quiet", words)
+                run("scancel", "--quiet", "--full", "--signal=KILL", words, harmless=GONE)
+            run("scancel", "--quiet", words, harmless=GONE)
 
     def release(self, jobs: Collection[JobId]) -> None:
-        for job in sorted(jobs):
-            _unless_gone("scontrol", "release", str(job))
+        for words in _expressions(jobs):
+            run("scontrol", "release", words, harmless=GONE)
 
     def hold(self, jobs: Collection[JobId]) -> None:
-        for job in sorted(jobs):
-            _unless_gone("scontrol", "uhold", str(job))
+        for words in _expressions(jobs):
+            run("scontrol", "uhold", words, harmless=GONE)
 
     @cached_property
     def _config(self) -> Mapping[str, str]:
         pairs = (line.partition("=") for line in run("scontrol", "show", "config").splitlines())
         return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _unless_gone(program: str, *arguments: str) -> None:
-    try:
-        run(program, *arguments)
-    except JobsGoneError:
-        pass
 
 
 # What sbatch is asked for -------------------------------------------------------------------------

@@ -17,17 +17,21 @@ TIMEOUT_S = 60.0
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _DROPPED = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "CUDA_VISIBLE_DEVICES")
 
-# Texts of Slurm's errors: src/common/slurm_errno.c; the same since 20.11.
+# Texts of Slurm's errors: src/common/slurm_errno.c, of 22.05 and later.
 _AWAY = re.compile(
-    r"unable to contact slurm|timed? ?out|zero bytes|standby mode|not responding"
-    r"|connection (?:failure|refused|reset)|communication|authentication (?:error|cred)|munge"
-    r"|talking to the database|connect to (?:the )?database",
+    r"unable to contact slurm|timed out|zero bytes|standby mode|not responding|rate limit exceeded"
+    r"|connection (?:failure|refused|reset|rejected|forced)|(?:send|receive) failure|socket error"
+    r"|authentication (?:error|cred)|munge|try again later|to (?:the )?database",
     re.IGNORECASE,
 )
-_NO_ROOM = re.compile(r"(?:QOS|Assoc)\w*Submit\w*Limit|job submit limit", re.IGNORECASE)
+_NO_ROOM = re.compile(
+    r"(?:QOS|Assoc)\w*Submit\w*Limit|job submit limit|MaxJobCount limit", re.IGNORECASE
+)
 _WAITS_FOR_ROOM = "temporarily unable to accept job"
-_GONE = re.compile(
-    r"invalid job id|already complet|no longer pending|not pending|job_id not found", re.IGNORECASE
+#: Of jobs of which some, or all, have ended meanwhile.
+GONE = re.compile(
+    r"No error|Invalid job id|already complet|already finished|not pending|no longer pending",
+    re.IGNORECASE,
 )
 _NO_CONFIGURATION = re.compile(r"configuration (?:source|file)|slurm\.conf", re.IGNORECASE)
 #: What the user can do about a refusal, by a part of Slurm's words.
@@ -47,24 +51,26 @@ _PREFIX = re.compile(r"^\w+: (?:(?:error|fatal|warning): )?")
 _ERROR = re.compile(r"^\w+: (?:error|fatal): |error:", re.IGNORECASE)
 
 
-class JobsGoneError(ClusterError):
-    """The jobs have ended or are forgotten, so nothing can be done about them."""
-
-
-def run(program: str, *arguments: str, script: str = "", timeout_s: float = TIMEOUT_S) -> str:
+def run(
+    program: str,
+    *arguments: str,
+    script: str = "",
+    harmless: re.Pattern[str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> str:
     """Run a command of Slurm and return what it prints; of ``--test-only``, what it says.
 
     Args:
         program: Such as ``squeue``, looked up on PATH.
         arguments: Its own.
         script: Its standard input.
+        harmless: What each of its lines of errors may match without being one.
         timeout_s: Until it is ended.
 
     Raises:
         ClusterError: Slurm is not installed here, or refuses.
         EngineAwayError: It does not answer.
         SubmitLimitError: It takes no more jobs of this user just now.
-        JobsGoneError: The jobs named have ended or are forgotten.
     """
     if shutil.which(program) is None:
         raise ClusterError(
@@ -94,7 +100,10 @@ def run(program: str, *arguments: str, script: str = "", timeout_s: float = TIME
             f"{program} cannot be run: {error.strerror}", "Check the site's installation of Slurm"
         ) from error
     if done.returncode != 0:
-        raise _error(program, done.stderr.strip() or done.stdout.strip(), done.returncode)
+        words = done.stderr.strip() or done.stdout.strip()
+        if not words or harmless is None or not all(map(harmless.search, words.splitlines())):
+            raise _error(program, words, done.returncode)
+        return done.stdout
     return done.stdout or done.stderr
 
 
@@ -109,8 +118,6 @@ def _environment() -> dict[str, str]:
 
 def _error(program: str, words: str, code: int) -> ClusterError:
     said = _first(words) or f"{program} ended with code {code}"
-    if _GONE.search(words):
-        return JobsGoneError(f"Slurm refuses: {said}")
     if _NO_ROOM.search(words) or _WAITS_FOR_ROOM in words:
         return SubmitLimitError(f"Slurm refuses: {said}", "Set max-jobs in [cluster] to fewer jobs")
     if _NO_CONFIGURATION.search(words):
