@@ -25,7 +25,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _NO_ROOM = re.compile(
-    r"(?:QOS|Assoc)\w*Submit\w*Limit|job submit limit|MaxJobCount limit", re.IGNORECASE
+    r"(?:QOS|Assoc)\w*Submit\w*Limit|MaxJobCount limit", re.IGNORECASE
 )
 _WAITS_FOR_ROOM = "temporarily unable to accept job"
 #: Of jobs of which some, or all, have ended meanwhile.
