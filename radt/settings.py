@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from radt import setting_values
 from radt.errors import UsageError
 from radt.setting_values import (
+    CLUSTER,
     COUNT,
     HIDDEN,
     LIMIT_COUNT,
@@ -37,8 +38,8 @@ from radt.setting_values import (
 
 T = TypeVar("T")
 
-#: Tables of a settings file that are read elsewhere: Model to command, name to environment.
-OTHER_TABLES = frozenset({"models", "environments"})
+#: Tables of a settings file that are read elsewhere: Model to command, name to environment, clusters.
+OTHER_TABLES = frozenset({"models", "environments", "cluster"})
 
 
 class Level(StrEnum):
@@ -145,6 +146,14 @@ NOTIFY = Setting(
     "",
     "Command to run, or address to notify (any of apprise), on a failure and at the end.",
     default_text="nobody",
+)
+ON = Setting(
+    "on",
+    ("RADT_ON",),
+    CLUSTER,
+    "",
+    "Where to run: slurm, slurm:PARTITION, NAME of [cluster.NAME], or local.",
+    default_text="local",
 )
 YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask no questions.")
 QUIET = Setting(
@@ -302,6 +311,7 @@ OPTIONS: tuple[Setting[Any], ...] = (
     FAIL_FAST,
     BUSY,
     NOTIFY,
+    ON,
     YES,
     QUIET,
 )

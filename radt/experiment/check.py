@@ -178,12 +178,17 @@ class Conflict:
 
 
 def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
-    """Yield the reasons why the rows of a workload cannot run together on this machine."""
+    """Yield the reasons why the rows of a workload cannot run together on this machine.
+
+    On a node that a job is yet to get, the job's shape has to be large enough instead.
+    """
     if not workload.trained:
         lines = tuple(run.line for run in workload.runs)
         only = f"workload {workload.label} has services only"
         remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
         yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
+    if not place.machine.is_here:
+        return
     yield from _cpu_conflicts(workload.runs, place)
     yield from _device_conflicts(workload.runs, place)
 
@@ -242,7 +247,9 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
     check.check_workloads(workloads)
     if check.problems:
         raise ExperimentError(shown, check.sorted_problems())
-    warnings = (*_numeric_names(workloads), *listener_warnings(workloads, place.registry))
+    warnings = tuple(_numeric_names(workloads))
+    if place.machine.is_here:
+        warnings += listener_warnings(workloads, place.registry)
     return ExperimentPlan(path, workloads, warnings)
 
 

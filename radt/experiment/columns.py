@@ -108,6 +108,12 @@ class Column(StrEnum):
     ROLE = "Role"
     MODEL = "Model"
     DATA = "Data"
+    NODES = "Nodes"
+    GPUS = "Gpus"
+    PARTITION = "Partition"
+    EXCLUSIVE = "Exclusive"
+    MEMORY = "Memory"
+    TIME = "Time"
     LISTENERS = "Listeners"
     FILE = "File"
     PARAMS = "Params"
@@ -132,6 +138,11 @@ IN_EVERY_TABLE = (
 )
 #: What radt itself writes; the rest, with the user's own columns, says what a row is.
 WRITTEN = frozenset((Column.STATUS, Column.RUN))
+#: What a workload asks of a cluster; its rows must agree on them.
+RESOURCES = (
+    *(Column.NODES, Column.GPUS, Column.PARTITION),
+    *(Column.EXCLUSIVE, Column.MEMORY, Column.TIME),
+)
 #: A row needs one of these to say what it runs.
 PROGRAM = frozenset((Column.FILE, Column.MODEL))
 #: Columns that radt reads and that are logged as parameters like the user's own.
@@ -301,14 +312,20 @@ class ListenerCell:
     errors: tuple[UsageError, ...] = ()
 
 
-def parse_listeners(text: str, registry: Registry) -> ListenerCell:
+def parse_listeners(text: str, registry: Registry, *, here: bool = True) -> ListenerCell:
     """Parse the listeners and profilers of a cell, and collect their problems.
 
     Empty, and the word ``default`` among others, mean `Registry.defaults`; ``none`` means none.
+
+    Args:
+        text: The cell.
+        registry: The installed listeners.
+        here: Whether the run is for this machine; else nobody knows which listeners work there.
     """
     cleaned = text.strip()
+    defaults = registry.defaults if here else (ListenerChoice(DEFAULT_LISTENERS),)
     if not cleaned:
-        return ListenerCell(registry.defaults)
+        return ListenerCell(defaults)
     if cleaned.lower() in _NOTHING:
         return ListenerCell()
     choices: dict[str, ListenerChoice] = {}
@@ -316,7 +333,7 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
     errors: list[UsageError] = []
     for part in cleaned.split("+"):
         if part.strip().lower() == DEFAULT_LISTENERS:
-            choices = {choice.name: choice for choice in registry.defaults} | choices
+            choices = {choice.name: choice for choice in defaults} | choices
             continue
         try:
             choice = parse_listener(part.strip(), registry)
@@ -337,7 +354,7 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
             )
         )
     # Without a listener there is a series less; without its profiler a run is not what it says.
-    for name in profilers:
+    for name in profilers if here else ():
         answer = probed(registry.profilers[name])
         if not answer.available:
             remedy = f"{answer.remedy}; or take" if answer.remedy else "Take"

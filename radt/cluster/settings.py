@@ -1,0 +1,313 @@
+"""What ``[cluster]`` and ``[cluster.NAME]`` of a settings file say, and which of them ``--on`` means.
+
+``[cluster]`` holds for every cluster; ``[cluster.NAME]`` is one of them, with what differs there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from radt.errors import UsageError
+from radt.setting_values import (
+    COUNT,
+    MEMORY,
+    PATH,
+    SECONDS,
+    SETTINGS_NAME,
+    SWITCH,
+    TEXT,
+    Kind,
+    SettingsFile,
+    choice,
+    find_settings,
+)
+
+CLUSTER_TABLE = "cluster"
+GPUS_TABLE = "gpus"
+SLURM = "slurm"
+#: What ``--on`` says for this machine; also where it says nothing.
+LOCAL = "local"
+_GRES = re.compile(r"(?:gpu:)?([A-Za-z][\w.+-]*)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+_PARTITION = re.compile(r"\w[\w.,-]*", re.ASCII)
+
+
+class Recording(StrEnum):
+    """How what nodes measure gets to the submit host's stores."""
+
+    FOLDER = "folder"  # through the shared folder
+    DIRECT = "direct"  # nodes reach Postgres and MLflow themselves
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The settings of one cluster; ``None`` and "" leave it to the cluster.
+
+    Args:
+        name: What ``--on`` calls it: ``slurm``, or NAME of ``[cluster.NAME]``.
+        source: Where the settings stand, for messages.
+        folder: Shared by submit host and nodes; None for the data folder.
+        time_s: Of a repeat of a workload that says neither Time nor Timeout.
+        memory_bytes: Of a job; ``partition`` and ``exclusive``, too, are for rows that do not say.
+        bundle_s: Workloads that together take at most so long share a job; 0 for a job each.
+        max_jobs: Jobs that may be in the queue at a time; None for no limit of radt's.
+        setup: Lines of a shell that come before the interpreter.
+        sbatch: Options that sbatch is given unchanged.
+        gpus: The gres type (``a100_3g.20gb``) of MIG profiles.
+    """
+
+    name: str = SLURM
+    source: str = f"[{CLUSTER_TABLE}] of {SETTINGS_NAME}"
+    folder: Path | None = None
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    time_s: float | None = None
+    memory_bytes: int | None = None
+    exclusive: bool = False
+    bundle_s: float = 0.0
+    max_jobs: int | None = None
+    setup: tuple[str, ...] = ()
+    sbatch: tuple[str, ...] = ()
+    record: Recording = Recording.FOLDER
+    gpus: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return what every sbatch of this cluster is given besides a shape."""
+        named = {"account": self.account, "qos": self.qos, "constraint": self.constraint}
+        return (*(f"--{key}={value}" for key, value in named.items() if value), *self.sbatch)
+
+    @property
+    def gpus_source(self) -> str:
+        """Where `gpus` stand, for messages."""
+        return self.source.replace("]", f".{GPUS_TABLE}]", 1)
+
+    @classmethod
+    def of(cls, on: str, folder: Path) -> ClusterSettings | None:
+        """Return the settings of the cluster that ``--on`` names; None for this machine.
+
+        Args:
+            on: ``slurm``, ``slurm:PARTITION``, NAME or NAME:PARTITION; ``local`` or nothing.
+            folder: Of the experiment; the settings file of it counts, or of a folder above.
+
+        Raises:
+            UsageError: There is no such cluster, or a setting is not valid.
+        """
+        return cls.in_file(on, find_settings(folder))
+
+    @classmethod
+    def in_file(cls, on: str, file: SettingsFile | None) -> ClusterSettings | None:
+        """As `of`, for a settings file that has been read."""
+        name, colon, partition = (part.strip() for part in on.partition(":"))
+        if name in ("", LOCAL) and not colon:
+            return None
+        if colon and _PARTITION.fullmatch(partition) is None:
+            raise UsageError(f"--on {on}: {partition!r} is not a partition", "Write slurm:gpu")
+        tables = {} if file is None else _tables(file)
+        if name != SLURM and name not in tables:
+            raise _unknown_cluster(name, tables, file)
+        settings = cls()
+        if file is not None and CLUSTER_TABLE in file.table:
+            settings = _with(settings, file, (CLUSTER_TABLE,), file.table[CLUSTER_TABLE])
+            settings = replace(settings, source=_source(file, CLUSTER_TABLE))
+        if file is not None and name in tables:
+            settings = _with(settings, file, (CLUSTER_TABLE, name), tables[name])
+            settings = replace(settings, name=name, source=_source(file, CLUSTER_TABLE, name))
+        return replace(settings, partition=partition) if partition else settings
+
+
+def cluster_problems(file: SettingsFile | None) -> Iterable[UsageError]:
+    """Yield what is wrong with the clusters of a settings file: one problem for each of them."""
+    if file is None or CLUSTER_TABLE not in file.table:
+        return
+    try:
+        ClusterSettings.in_file(SLURM, file)
+        names = [name for name in _tables(file) if name != SLURM]
+    except UsageError as error:
+        yield error
+        return
+    for name in names:
+        try:
+            ClusterSettings.in_file(name, file)
+        except UsageError as error:
+            yield error
+
+
+def _source(file: SettingsFile, *names: str) -> str:
+    return f"{file.key(*names)} of {file.path}"
+
+
+def _unknown_cluster(
+    name: str, tables: Mapping[str, Any], file: SettingsFile | None
+) -> UsageError:
+    known = [*dict.fromkeys((SLURM, *tables)), LOCAL]
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    where = SETTINGS_NAME if file is None else str(file.path)
+    return UsageError(
+        f"--on {name}: expected {', '.join(known[:-1])} or {LOCAL}, got {name!r}",
+        f"Did you mean {near[0]!r}?" if near else f"Add [{CLUSTER_TABLE}.{name}] to {where}",
+    )
+
+
+def _tables(file: SettingsFile) -> Mapping[str, Any]:
+    """Return the tables of single clusters by their names."""
+    table = file.table.get(CLUSTER_TABLE, {})
+    if not isinstance(table, dict):
+        raise UsageError(
+            f"{_source(file, CLUSTER_TABLE)} is not a table",
+            f"Write {file.key(CLUSTER_TABLE)} on a line of its own",
+        )
+    return {
+        name: value
+        for name, value in table.items()
+        if isinstance(value, dict) and name != GPUS_TABLE
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of the table: the field that it sets, and how its value is written.
+
+    ``is_list`` values are several, each of the kind.
+    """
+
+    field: str
+    kind: Kind[Any]
+    is_list: bool = False
+
+
+_KEYS = {
+    "folder": _Key("folder", PATH),
+    "partition": _Key("partition", TEXT),
+    "account": _Key("account", TEXT),
+    "qos": _Key("qos", TEXT),
+    "constraint": _Key("constraint", TEXT),
+    "time": _Key("time_s", SECONDS),
+    "memory": _Key("memory_bytes", MEMORY),
+    "exclusive": _Key("exclusive", SWITCH),
+    "bundle": _Key("bundle_s", SECONDS),
+    "max-jobs": _Key("max_jobs", COUNT),
+    "setup": _Key("setup", TEXT, is_list=True),
+    "sbatch": _Key("sbatch", TEXT, is_list=True),
+    "record": _Key("record", choice(*Recording)),
+}
+#: Options of sbatch that radt gives itself, and what to write instead.
+_OWN_OPTIONS = {
+    **{f"--{key}": key for key in ("partition", "account", "qos", "constraint", "time")},
+    **{"--mem": "memory", "--mem-per-cpu": "memory", "--mem-per-gpu": "memory"},
+    "--exclusive": "exclusive",
+    **{"-p": "partition", "-A": "account", "-q": "qos", "-C": "constraint", "-t": "time"},
+    **dict.fromkeys(("--nodes", "-N"), "the column Nodes"),
+    **dict.fromkeys(("--cpus-per-task", "-c"), "the column Cpus"),
+    **dict.fromkeys(("--gres", "--gpus", "-G", "--gpus-per-node"), "the column Gpus"),
+    **dict.fromkeys(("--array", "-a", "--ntasks", "-n", "--ntasks-per-node"), ""),
+    **dict.fromkeys(("--job-name", "-J", "--comment", "--output", "-o", "--error", "-e"), ""),
+    **dict.fromkeys(("--signal", "--parsable", "--test-only", "--wrap", "--wait", "-W"), ""),
+}
+
+
+def _with(
+    settings: ClusterSettings, file: SettingsFile, names: tuple[str, ...], table: object
+) -> ClusterSettings:
+    """Return the settings with what a table says."""
+    if not isinstance(table, dict):
+        raise UsageError(
+            f"{_source(file, *names)} is not a table", f"Write {file.key(*names)} on its own line"
+        )
+    values: dict[str, Any] = {}
+    is_whole = len(names) == 1
+    for key, value in table.items():
+        if key == GPUS_TABLE:
+            values["gpus"] = {**settings.gpus, **_gpus(file, (*names, key), value)}
+        elif key in _KEYS:
+            values[_KEYS[key].field] = _value(file, names, key, value)
+        elif not (is_whole and isinstance(value, dict)):
+            raise _unknown_key(file, names, key, value)
+        elif _NAME.fullmatch(key) is None or key == LOCAL:
+            raise UsageError(
+                f"{_source(file, *names, key)}: {key!r} is not a name for a cluster",
+                "Write letters and digits, and not local",
+            )
+    return replace(settings, **values)
+
+
+def _unknown_key(
+    file: SettingsFile, names: tuple[str, ...], key: str, value: object
+) -> UsageError:
+    known = [GPUS_TABLE] if isinstance(value, dict) else [*_KEYS, GPUS_TABLE]
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
+    return UsageError(
+        f"{_source(file, *names)}: unknown setting {key!r}",
+        f"Did you mean {near[0]!r}?" if near else f"Choose from {', '.join(known)}",
+    )
+
+
+def _value(file: SettingsFile, names: tuple[str, ...], key: str, value: object) -> Any:
+    entry = _KEYS[key]
+    place = f"{_source(file, *names)}: {key}"
+    folder = file.path.parent
+    if not entry.is_list:
+        return _parsed(entry.kind, value, place, folder)
+    if not isinstance(value, list):
+        raise UsageError(
+            f"{place}: expected a list, got {value!r}", f'Write {key} = ["…"], one line each'
+        )
+    lines = tuple(_parsed(entry.kind, line, place, folder) for line in value)
+    if key == "sbatch":
+        for option in lines:
+            _check_option(option, place)
+    return lines
+
+
+def _parsed(kind: Kind[Any], value: object, place: str, folder: Path) -> Any:
+    if type(value) not in (str, *kind.in_toml):
+        raise UsageError(
+            f"{place}: {value!r} is not a value for it", f"Write {kind.metavar or 'true or false'}"
+        )
+    try:
+        parsed = kind.parse(str(value), folder)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", error.remedy) from error
+    if parsed in ("", None) or (kind is SECONDS and parsed == 0):
+        raise UsageError(f"{place} is empty", "Fill it in, or remove the line")
+    return parsed
+
+
+def _check_option(option: str, place: str) -> None:
+    """Check that an option of sbatch is one, and not one that radt gives."""
+    if not option.startswith("-"):
+        raise UsageError(
+            f"{place}: {option!r} is not an option of sbatch", 'Write such as "--reservation=thesis"'
+        )
+    name = re.split(r"[=\s]", option, maxsplit=1)[0]
+    if name in _OWN_OPTIONS:
+        instead = _OWN_OPTIONS[name]
+        raise UsageError(
+            f"{place}: {name} is radt's to give",
+            f"Use {instead}" if instead else "Remove it",
+        )
+
+
+def _gpus(file: SettingsFile, names: tuple[str, ...], table: object) -> dict[str, str]:
+    """Return the gres types by MIG profile, in lower case and without ``gpu:``."""
+    where = _source(file, *names)
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is not a table", f"Write {file.key(*names)} on its own line")
+    types: dict[str, str] = {}
+    for profile, gres in table.items():
+        match = _GRES.fullmatch(gres) if isinstance(gres, str) else None
+        if match is None:
+            raise UsageError(
+                f"{where}: {profile}: {gres!r} is not a type of GPU",
+                f'Write "{profile}" = "gpu:TYPE"; sinfo -o %G shows the types',
+            )
+        types[profile.lower()] = match[1]
+    return types
