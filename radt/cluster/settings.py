@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
+from radt.experiment.resources import parse_time
 from radt.setting_values import (
     COUNT,
     MEMORY,
@@ -184,13 +185,14 @@ class _Key:
     is_list: bool = False
 
 
+_TIME = replace(SECONDS, parse=lambda text, _folder: parse_time(text))
 _KEYS = {
     "folder": _Key("folder", PATH),
     "partition": _Key("partition", TEXT),
     "account": _Key("account", TEXT),
     "qos": _Key("qos", TEXT),
     "constraint": _Key("constraint", TEXT),
-    "time": _Key("time_s", SECONDS),
+    "time": _Key("time_s", _TIME),
     "memory": _Key("memory_bytes", MEMORY),
     "exclusive": _Key("exclusive", SWITCH),
     "bundle": _Key("bundle_s", SECONDS),
@@ -276,7 +278,7 @@ def _parsed(kind: Kind[Any], value: object, place: str, folder: Path) -> Any:
         parsed = kind.parse(str(value), folder)
     except UsageError as error:
         raise UsageError(f"{place}: {error.message}", error.remedy) from error
-    if parsed in ("", None) or (kind is SECONDS and parsed == 0):
+    if parsed in ("", None):
         raise UsageError(f"{place} is empty", "Fill it in, or remove the line")
     return parsed
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
-from radt.experiment.devices import CpuTopology, assign_cpus
+from radt.experiment.devices import CpuTopology, Machine, assign_cpus
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, letter
 from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
 from radt.experiment.table import Defect, Record, Table
+
+if TYPE_CHECKING:
+    from radt.collocation.topology import Inventory
 
 #: What `surrogateescape` makes of bytes that are not UTF-8, and NUL, which no argument can hold.
 UNREADABLE = re.compile("[\0\udc80-\udcff]")
@@ -180,17 +185,25 @@ class Conflict:
 def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
     """Yield the reasons why the rows of a workload cannot run together on this machine.
 
-    On a node that a job is yet to get, the job's shape has to be large enough instead.
+    On a node that a job is yet to get, only what rows ask of the same GPUs can be checked.
     """
     if not workload.trained:
         lines = tuple(run.line for run in workload.runs)
         only = f"workload {workload.label} has services only"
         remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
         yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
-    if not place.machine.is_here:
-        return
-    yield from _cpu_conflicts(workload.runs, place)
-    yield from _device_conflicts(workload.runs, place)
+    if place.machine.is_here:
+        yield from _cpu_conflicts(workload.runs, place)
+        yield from _device_conflicts(workload.runs, place.inventory)
+    else:
+        whole = [run for run in workload.runs if run.collocation.mig is None]
+        yield from _device_conflicts(whole, partial(_whole_gpus, place.machine))
+
+
+def _whole_gpus(machine: Machine) -> Inventory:
+    from radt.collocation.topology import Inventory
+
+    return Inventory.of(machine.gpus)
 
 
 def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
@@ -209,7 +222,9 @@ def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
                 return
 
 
-def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+def _device_conflicts(
+    runs: Sequence[RunPlan], inventory: Callable[[], Inventory]
+) -> Iterator[Conflict]:
     if all(run.collocation.is_naive for run in runs):
         return
     # Imported here: most experiments divide no GPU.
@@ -219,7 +234,7 @@ def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflic
     by_letter = {run.letter: run for run in runs}
     requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in runs]
     try:
-        plan_devices(requests, place.inventory())
+        plan_devices(requests, inventory())
     except PlacementError as error:
         if error.may_pass:
             return  # others are there now; the runner waits for them, or refuses
