@@ -34,7 +34,7 @@ _MODULE_OPTIONS = ("-m", "--module")
 _HELP_ALL = "radt.cli.run.help_all"
 #: The options in ``--help``, by parameter; ``--help-all`` has all.
 _COMMON = frozenset(
-    {"rerun", "only", "repeat", "dry_run", "detach", "yes", "quiet", "home", "tracking_uri"}
+    {"rerun", "only", "repeat", "on", "dry_run", "detach", "yes", "quiet", "home", "tracking_uri"}
     | {"module", "experiment", "workload", "name", "devices", "collocation", "listeners"}
     | {"environment", "timeout", "help", "help_all"}
 )
@@ -161,6 +161,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @setting_option(settings.FAIL_FAST, "--fail-fast/--keep-going")
 @setting_option(settings.BUSY)
 @setting_option(settings.NOTIFY)
+@setting_option(settings.ON)
 @setting_option(settings.YES, "-y/ ", "--yes/--ask")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan without running it.")
 @click.option("--detach", is_flag=True, help="Run in the background; see `radt attach`.")
@@ -262,12 +263,24 @@ class _Start:
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
         values.check()
+        from radt.cli.cluster_plan import cluster_of, show_cluster_plan
+
+        cluster = cluster_of(values)
         client = None
-        if path.is_file() and not (dry_run or detach):
+        if path.is_file() and not (dry_run or detach or cluster):
             client = CollectorClient.for_runner()
         from radt.runner.pending import experiment_options
 
         options = experiment_options(values, rerun=self.rerun, only=self.only)
+        if cluster is not None and dry_run:
+            show_cluster_plan(
+                open_source(path),
+                cluster,
+                options,
+                devices=self.columns.devices,
+                home=values[settings.HOME],
+            )
+            return 0
         if dry_run:
             source = open_source(path)
             plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
@@ -344,6 +357,11 @@ class _Start:
             )
         values = Settings.of(Path.cwd(), given)
         values.check()
+        if given.get(settings.ON) not in (None, "local"):
+            raise UsageError(
+                "--on is for experiment files",
+                "Put the program into the File column of an experiment file",
+            )
         machine = Machine.detect()
         plan = direct_plan(
             self.file,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings
+from radt.cluster.shape import JobArray
 
 #: Where Slurm says which job of its array a script is.
 INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
@@ -124,6 +126,38 @@ def batch_script(
 def output_pattern(submission: Path, array: int) -> str:
     """Return where the output of an array's scripts goes, with Slurm's placeholders."""
     return str(submission / "arrays" / str(array) / "output.%A_%a.log")
+
+
+def array_request(
+    submission: Path,
+    number: int,
+    array: JobArray,
+    settings: ClusterSettings,
+    *,
+    name: str,
+    intent: str,
+    indices: Collection[int] | None = None,
+) -> ArrayRequest:
+    """Return what the engine is asked for to run jobs of an array.
+
+    Args:
+        submission: The submission's folder.
+        number: Of the array there.
+        array: Its jobs.
+        settings: Of the cluster.
+        name: Shown in the queue.
+        intent: See `Spool.intent`.
+        indices: Of the jobs; None for all.
+    """
+    return ArrayRequest(
+        name=name,
+        intent=intent,
+        shape=array.shape,
+        indices=range(len(array.jobs)) if indices is None else indices,
+        script=batch_script(submission, number, settings),
+        output=output_pattern(submission, number),
+        options=settings.options,
+    )
 
 
 def _setup(lines: tuple[str, ...]) -> Iterator[str]:

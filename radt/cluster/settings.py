@@ -86,6 +86,10 @@ class ClusterSettings:
         named = {"account": self.account, "qos": self.qos, "constraint": self.constraint}
         return (*(f"--{key}={value}" for key, value in named.items() if value), *self.sbatch)
 
+    def submissions(self, home: Path) -> Path:
+        """Return the folder of submissions, given the data folder of the submit host."""
+        return (home if self.folder is None else self.folder) / "submissions"
+
     @property
     def gpus_source(self) -> str:
         """Where `gpus` stand, for messages."""

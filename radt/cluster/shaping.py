@@ -14,7 +14,14 @@ from typing import Any
 from radt.cluster.engine import ArrayRequest, Engine
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
-from radt.errors import ClusterError, EngineAwayError, ExperimentError, Problem, UsageError
+from radt.errors import (
+    ClusterError,
+    EngineAwayError,
+    ExperimentError,
+    Problem,
+    SubmitLimitError,
+    UsageError,
+)
 from radt.experiment.check import Conflict
 from radt.experiment.columns import Column
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
@@ -74,7 +81,7 @@ def ask_about(
 
     Raises:
         ExperimentError: With every shape that the engine would refuse, by its first line.
-        EngineAwayError: It does not answer.
+        EngineAwayError: The engine does not answer.
     """
     lines = {WorkloadKey.of(workload): workload.runs[0].line for workload in plan.workloads}
     answers: dict[JobArray, str] = {}
@@ -84,6 +91,8 @@ def ask_about(
             answers[array] = engine.check(request)
         except EngineAwayError:
             raise
+        except SubmitLimitError as error:  # a matter of now, not of the shape
+            answers[array] = error.message
         except ClusterError as error:
             keys = [key for job in array.jobs for key in job]
             others = len(keys) - 1
