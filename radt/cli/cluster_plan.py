@@ -22,22 +22,12 @@ from radt.listeners import registry
 from radt.render.model import printable
 from radt.runner.console import shown_path
 from radt.runner.pending import ExperimentOptions, pending_workloads
-from radt.settings import ON, Settings
 from radt.units import listed, plural
 
 #: Stands for the name that a submission will get.
 _NO_ID = "DATE-TIME-ID"
 _MOST_JOBS_SHOWN = 6
 _INDENT = 10
-
-
-def cluster_of(values: Settings) -> ClusterSettings | None:
-    """Return the cluster that ``--on`` means, None for this machine.
-
-    Raises:
-        UsageError: There is no such cluster, or its settings are not valid.
-    """
-    return ClusterSettings.in_file(values[ON], values.file)
 
 
 def show_cluster_plan(

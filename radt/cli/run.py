@@ -16,6 +16,7 @@ import click
 from radt import settings
 from radt.cli.options import call, setting_option
 from radt.cli.original import WITH_VALUE, translated
+from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
@@ -263,9 +264,7 @@ class _Start:
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
         values.check()
-        from radt.cli.cluster_plan import cluster_of, show_cluster_plan
-
-        cluster = cluster_of(values)
+        cluster = ClusterSettings.chosen(values)
         client = None
         if path.is_file() and not (dry_run or detach or cluster):
             client = CollectorClient.for_runner()
@@ -273,6 +272,8 @@ class _Start:
 
         options = experiment_options(values, rerun=self.rerun, only=self.only)
         if cluster is not None and dry_run:
+            from radt.cli.cluster_plan import show_cluster_plan
+
             show_cluster_plan(
                 open_source(path),
                 cluster,
@@ -357,7 +358,7 @@ class _Start:
             )
         values = Settings.of(Path.cwd(), given)
         values.check()
-        if given.get(settings.ON) not in (None, "local"):
+        if given.get(settings.ON) not in (None, "", LOCAL):
             raise UsageError(
                 "--on is for experiment files",
                 "Put the program into the File column of an experiment file",

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from radt import settings
-from radt.cli.cluster_plan import cluster_of, show_cluster_plan
+from radt.cli.cluster_plan import show_cluster_plan
 from radt.cli.options import setting_option
 from radt.cli.render import render_plan
+from radt.cluster.settings import ClusterSettings
 from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import open_source
@@ -32,7 +33,7 @@ def command(file: str, rerun: bool, devices: str, on: str | None) -> None:
     """
     values = Settings.of(Path(file).absolute().parent, {settings.ON: on})
     source = open_source(file)
-    cluster = cluster_of(values)
+    cluster = ClusterSettings.chosen(values)
     if cluster is None:
         plan = source.plan(Machine.detect(), registry.load(), devices)
         render_plan(plan, rerun=rerun, repeat=source.repeat)

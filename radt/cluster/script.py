@@ -17,8 +17,6 @@ from radt.cluster.shape import JobArray
 
 #: Where Slurm says which job of its array a script is.
 INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
-#: How many jobs may find out that their node cannot run radt, before the rest is held.
-MOST_UNFIT = 2
 
 # Bash, as sites' `module` is a function of it; what radt adds would do for any POSIX shell.
 _HEAD = """\
@@ -50,8 +48,9 @@ leave() {{
 # This node cannot run radt. Two jobs may fail by that; then all others are held.
 unfit() {{
     why="$1 on ${{SLURMD_NODENAME:-$(uname -n)}}"
-    mkdir "$folder/unfit.1" 2>/dev/null && leave "$why"
-    if mkdir "$folder/unfit.2" 2>/dev/null; then
+    mkdir -p "$folder/unfit"
+    mkdir "$folder/unfit/first" 2>/dev/null && leave "$why"
+    if mkdir "$folder/unfit/second" 2>/dev/null; then
         printf %s "two jobs could not begin: $why" >"$folder/.hold"
         mv "$folder/.hold" "$folder/hold"
         leave "$why"

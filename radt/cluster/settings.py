@@ -26,8 +26,8 @@ from radt.setting_values import (
     Kind,
     SettingsFile,
     choice,
-    find_settings,
 )
+from radt.settings import ON, Settings
 
 CLUSTER_TABLE = "cluster"
 GPUS_TABLE = "gpus"
@@ -96,21 +96,25 @@ class ClusterSettings:
         return self.source.replace("]", f".{GPUS_TABLE}]", 1)
 
     @classmethod
-    def of(cls, on: str, folder: Path) -> ClusterSettings | None:
-        """Return the settings of the cluster that ``--on`` names; None for this machine.
-
-        Args:
-            on: ``slurm``, ``slurm:PARTITION``, NAME or NAME:PARTITION; ``local`` or nothing.
-            folder: Of the experiment; the settings file of it counts, or of a folder above.
+    def chosen(cls, values: Settings) -> ClusterSettings | None:
+        """Return the settings of the cluster that ``on`` names; None for this machine.
 
         Raises:
             UsageError: There is no such cluster, or a setting is not valid.
         """
-        return cls.in_file(on, find_settings(folder))
+        return cls.named(values[ON], values.file)
 
     @classmethod
-    def in_file(cls, on: str, file: SettingsFile | None) -> ClusterSettings | None:
-        """As `of`, for a settings file that has been read."""
+    def named(cls, on: str, file: SettingsFile | None) -> ClusterSettings | None:
+        """Return the settings of a cluster; None for this machine.
+
+        Args:
+            on: ``slurm``, ``slurm:PARTITION``, NAME or NAME:PARTITION; ``local`` or nothing.
+            file: The settings file, if there is one.
+
+        Raises:
+            UsageError: There is no such cluster, or a setting is not valid.
+        """
         name, colon, partition = (part.strip() for part in on.partition(":"))
         if name in ("", LOCAL) and not colon:
             return None
@@ -134,14 +138,14 @@ def cluster_problems(file: SettingsFile | None) -> Iterable[UsageError]:
     if file is None or CLUSTER_TABLE not in file.table:
         return
     try:
-        ClusterSettings.in_file(SLURM, file)
+        ClusterSettings.named(SLURM, file)
         names = [name for name in _tables(file) if name != SLURM]
     except UsageError as error:
         yield error
         return
     for name in names:
         try:
-            ClusterSettings.in_file(name, file)
+            ClusterSettings.named(name, file)
         except UsageError as error:
             yield error
 
