@@ -24,18 +24,17 @@ from radt.cluster.settle import (
     settle,
 )
 from radt.cluster.shape import WorkloadKey
-from radt.cluster.spool import AttemptView, JobKey, Spool
+from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
+from radt.units import plural
 
 POLL_S = 15.0
 LONGEST_POLL_S = 300.0
 LOOK_S = 5.0
-#: Jobs in a row that ended before they ran anything: so do the others, then.
-_FAILURES_TO_HOLD = 2
 _TAIL_BYTES = 4096
 
 
@@ -123,7 +122,7 @@ class Course:
         self._answers = False
         self._failures = 0
         self._releases = False
-        self._holds = False
+        self._was_held = False
         self._cancels: list[JobId] = []
         self.away = ""
         self.folder_problem = ""
@@ -139,9 +138,18 @@ class Course:
         return self._answers and bool(self._spool.held) and not running
 
     @property
-    def is_submitted(self) -> bool:
-        """Whether the engine has all that it can take now."""
-        return not self._waiting and not self._submitter.unanswered
+    def held(self) -> str:
+        """Why no further job starts; "" if they may."""
+        return self._spool.held
+
+    @property
+    def unsubmitted(self) -> int:
+        """How many jobs the engine does not have, or not again."""
+        return len(self._unsubmitted)
+
+    def job_id(self, job: CourseJob) -> str:
+        """The engine's id of a job; "" while it has none."""
+        return str(self._submitter.job_id(job.key) or "")
 
     def release(self) -> None:
         """Let what is held start; the engine is told with the next question."""
@@ -165,10 +173,7 @@ class Course:
             self._next_look_s = now_s + LOOK_S
             self._look(now_s)
         self._settle(now_s, changes, all_silent=asks)
-        if self._holds:  # at once: each further job would fail, too
-            self._holds = False
-            with suppress(EngineAwayError):  # the next question repeats it
-                self._give_orders()
+        self._note_hold(changes)
         return changes
 
     # The engine -----------------------------------------------------------------------------------
@@ -351,7 +356,7 @@ class Course:
                 if settlement.next is Next.CANCEL:
                     self._cancels.append(job_id)
                 self._end(job, settlement.rows, changes)
-                self._count_failure(settlement.never_began, changes)
+                self._count_failure(settlement.never_began)
 
     def _end(self, job: CourseJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
         job.settlement = Settlement(Next.DONE, rows)
@@ -364,16 +369,20 @@ class Course:
             if self._said.get(line) != status:
                 self._said[line] = changes.statuses[line] = status
 
-    def _count_failure(self, reason: str, changes: Changes) -> None:
+    def _count_failure(self, reason: str) -> None:
         """Hold the rest once jobs end one after the other before they have run anything."""
         self._failures = self._failures + 1 if reason else 0
-        if self._failures >= _FAILURES_TO_HOLD and self.jobs and not self._spool.held:
+        if self._failures >= MOST_UNFIT and not self._spool.held:
             self._spool.hold(reason)
-            self._holds = True
-            changes.notes.append(
-                f"{self._failures} jobs ended before they ran anything: {reason}. "
-                f"The other {len(self.jobs)} are held"
-            )
+
+    def _note_hold(self, changes: Changes) -> None:
+        """Say once that the rest is held, by whomever, and tell the engine at once."""
+        held = "" if self._spool.stopped else self._spool.held
+        if held and not self._was_held and self.jobs:
+            changes.notes.append(f"{held}; the other {plural(len(self.jobs), 'job')} are held")
+            with suppress(EngineAwayError):  # the next question repeats it
+                self._give_orders()
+        self._was_held = bool(held)
 
     def _silent_s(self, job: CourseJob, now_s: float) -> float:
         return now_s - job.changed_s if self._answers else 0.0

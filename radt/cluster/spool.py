@@ -389,8 +389,8 @@ class Spool:
         return {JobKey.parse(entry.name) for entry in os.scandir(self.path / "jobs")}
 
     def job_log(self, array: int, name: str) -> Path:
-        """Where the batch script's output goes; ``name`` is the job's, or the engine's pattern."""
-        return self.path / "arrays" / str(array) / f"{name}.log"
+        """Where the output of a job's batch script goes; ``name`` is the engine's of the job."""
+        return self.path / "arrays" / str(array) / f"output.{name}.log"
 
     def attempts(self, job: JobKey) -> list[Attempt]:
         """All attempts of a job, the newest last."""
@@ -451,15 +451,20 @@ class Spool:
 
 
 def open_submissions(folder: Path, file: Path) -> list[Spool]:
-    """Return the submissions of an experiment file that are not settled yet, the oldest first."""
+    """Return the user's submissions of an experiment file that are not settled, the oldest first.
+
+    Raises:
+        ClusterError: One of them cannot be read.
+    """
     if not folder.is_dir():
         return []
     target = os.path.realpath(file)
     found = []
     for path in sorted(folder.iterdir()):
-        if (path / "submission.json").exists() and not (path / "closed").exists():
+        # Those of other users are for them alone.
+        if os.access(path / "submission.json", os.R_OK) and not (path / "closed").exists():
             spool = Spool(path)
-            if spool.submission.file == target:
+            if os.path.realpath(spool.submission.file) == target:
                 found.append(spool)
     return found
 
