@@ -162,7 +162,7 @@ class AttemptView:
     the lines of the file as it was submitted. ``ended`` is whether the attempt said so itself;
     ``reason`` why, if it did not run all of its workloads. ``kept`` are the ids of all runs that
     have ended in it, and of those of earlier attempts that it goes on from: the others of earlier
-    attempts count for nothing.
+    attempts count for nothing. None before its first word.
     """
 
     number: int
@@ -171,7 +171,7 @@ class AttemptView:
     statuses: Mapping[int, RowStatus]
     ended: bool
     reason: str = ""
-    kept: frozenset[str] = frozenset()
+    kept: frozenset[str] | None = None
 
 
 class Attempt:
@@ -248,7 +248,7 @@ class Attempt:
             {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
             bool(content.get("ended", False)),
             str(content.get("reason", "")),
-            frozenset(content.get("kept", ())),
+            frozenset(content["kept"]) if "kept" in content else None,
         )
 
 

@@ -33,13 +33,11 @@ _POINTS_A_TURN = 400_000
 class Adoption:
     """How an imported run becomes one of this machine's, which delivers it as its own.
 
-    ``spool`` is its folder here, ``tracking_uri`` MLflow's address, "" for none. ``parts`` are the
-    paths of the parts that are there: all others were imported before.
+    ``spool`` is its folder here, ``tracking_uri`` MLflow's address, "" for none.
     """
 
     spool: Path
     tracking_uri: str
-    parts: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,8 @@ def import_archive(
     where: Archive | str | Path,
     writer: StoreWriter,
     tracking_uri: str = "",
+    *,
+    parts: Collection[str] | None = None,
     adoption: Adoption | None = None,
 ) -> Imported:
     """Add the data of an archive, or of the one at a place (`location_of`), that the store lacks.
@@ -64,13 +64,20 @@ def import_archive(
     All files are checked before anything is written. An imported run is never uploaded to MLflow
     from this store, unless it is adopted.
 
+    Args:
+        where: The archive, or its place.
+        writer: The store.
+        tracking_uri: To find an archive among the artifacts of MLflow's runs.
+        parts: Paths of the parts that are there, if all others were imported before.
+        adoption: See `Adoption`.
+
     Raises:
         ArchiveError: There is no archive, it is damaged, or the store has another run with this id.
         StoreError: The store cannot be written.
     """
     archive = where if isinstance(where, Archive) else Archive.open(where, tracking_uri)
     with StoreReader(writer.address) as reader:
-        return _Import(archive, writer, reader, adoption).all()
+        return _Import(archive, writer, reader, parts, adoption).all()
 
 
 @dataclass(slots=True)
@@ -78,6 +85,7 @@ class _Import:
     archive: Archive
     writer: StoreWriter
     reader: StoreReader
+    parts: Collection[str] | None = None
     adoption: Adoption | None = None
     points: int = 0
     waiting: dict[int, list[Piece]] = field(default_factory=dict)
@@ -101,8 +109,8 @@ class _Import:
         rows = self._rows_count(stored, counts)
         samples = [part for part in self.archive.parts(PartKind.SAMPLES) if _lacks(counts, part)]
         markers = self.archive.parts(PartKind.MARKERS) if rows else []
-        if self.adoption is not None:
-            markers = [part for part in markers if part.path in self.adoption.parts]
+        if self.parts is not None:
+            markers = [part for part in markers if part.path in self.parts]
         with self.archive.files([*samples, *markers]) as files:
             if thinned:
                 make_way(self.writer, self.run_id)
