@@ -19,18 +19,19 @@ from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
 from radt.cluster.shape import WorkloadKey
 from radt.cluster.spool import JobKey, Spool
-from radt.errors import ClusterError, RadtError, RunNotFoundError, StatusError
+from radt.errors import ClusterError, RadtError, StatusError
 from radt.experiment.columns import parse_repeats, parse_status
 from radt.experiment.plan import WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink, merged
+from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.active import StopRequest
-from radt.runner.console import SHOWN_TAIL_LINES
+from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.file_wait import FileWait
 from radt.runner.live import ProgressView, label_width, repeated
 from radt.runner.notify import Notification, Notifier
 from radt.runner.outcome import RunOutcome, WorkloadOutcome
-from radt.runner.recording import Session
+from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 
 WRITE_S = 2.0
@@ -105,10 +106,14 @@ class PacedStatuses:
 
 @dataclass(slots=True)
 class Followed:
-    """What following came to: the workloads that have ended, and why it cannot go on."""
+    """What following came to: the workloads that have ended, and why it cannot go on.
+
+    ``settled_at_once`` is whether all of it had ended before.
+    """
 
     workloads: list[WorkloadOutcome] = field(default_factory=list)
     problem: RadtError | None = None
+    settled_at_once: bool = False
 
 
 class Follower:
@@ -117,7 +122,8 @@ class Follower:
     Args:
         spool: The submission.
         course: Of it.
-        session: Where runs are recorded, and the console.
+        home: The data folder that gets the runs.
+        console: Printed to.
         collection: Takes the runs; None where another process does.
         statuses: Writes the experiment file; None where another process does.
         notifier: Told of workloads that do not finish.
@@ -129,7 +135,8 @@ class Follower:
         self,
         spool: Spool,
         course: Course,
-        session: Session,
+        home: Home,
+        console: RunConsole,
         *,
         engine_name: str,
         collection: Collection | None,
@@ -141,8 +148,9 @@ class Follower:
     ) -> None:
         self._spool = spool
         self._course = course
-        self._session = session
-        self._console = session.console
+        self._home = home
+        self._console = console
+        self._reader: StoreReader | None = None
         self._engine_name = engine_name
         self._collection = collection
         self._notifier = notifier
@@ -180,9 +188,11 @@ class Follower:
         finally:
             self._console.hide_live()
             self._write_all()
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
         if self._course.is_settled:
-            self._collect(None)
-            if not self._to_collect:
+            if self._collect(None):
                 self._spool.close()
         elif self._course.is_stuck and not once:
             self._found.problem = held_error(self._course)
@@ -210,21 +220,26 @@ class Follower:
 
     # Runs -----------------------------------------------------------------------------------------
 
-    def _collect(self, ended: set[JobKey] | None) -> None:
-        """Take what nodes have sent, of jobs that run or have ended; None for all."""
+    def _collect(self, ended: set[JobKey] | None) -> bool:
+        """Take what nodes have sent, of jobs that run or have ended; None for all.
+
+        Returns:
+            Whether all of it could be taken.
+        """
         if self._collection is None:
-            return
+            return False
         self._next_collection_s = time.monotonic() + COLLECT_S
         jobs = None if ended is None else sorted(self._to_collect | ended)
         try:
             found = self._collection.collect(jobs)
         except (RadtError, OSError) as error:
             self._say_once(f"runs are not collected: {error}")
-            return
+            return False
         for problem in found.problems:
             self._say_once(f"not collected yet: {problem}")
         if not found.problems:
             self._to_collect = {key for key in self._to_collect if key in self._course.jobs}
+        return not found.problems
 
     # Workloads that have ended --------------------------------------------------------------------
 
@@ -246,6 +261,7 @@ class Follower:
             self._say(f"{len(outcomes)} of {len(self._labels)} workloads had ended{failed}")
         if self._is_first:
             self._ended_before = len(outcomes)
+            self._found.settled_at_once = self._course.is_settled
 
     def _outcome(self, job: CourseJob, key: WorkloadKey) -> WorkloadOutcome:
         runs = []
@@ -267,7 +283,7 @@ class Follower:
 
     def _run_outcome(self, job: CourseJob, row: SubmittedRow, status: RowStatus) -> RunOutcome:
         run = self._recorded(status.run_id)
-        log = self._session.home.run_dir(run.run_id).output_log if run is not None else None
+        log = self._home.run_dir(run.run_id).output_log if run is not None else None
         if log is not None and not log.exists():
             log = None
         if log is None and (attempts := self._spool.attempts(job.key)):
@@ -287,11 +303,13 @@ class Follower:
         )
 
     def _recorded(self, run_id: str | None) -> RunRecord | None:
-        if not run_id or self._collection is None:
+        if not run_id or not self._home.store_path.exists():
             return None
         try:
-            return self._session.reader.find_run(run_id)
-        except (RunNotFoundError, RadtError):
+            if self._reader is None:
+                self._reader = StoreReader(self._home.store_path)
+            return self._reader.find_run(run_id)
+        except RadtError:
             return None  # it comes later, or only its status does
 
     def _notify(self, outcome: WorkloadOutcome, job: CourseJob, key: WorkloadKey) -> None:
