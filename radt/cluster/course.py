@@ -86,6 +86,7 @@ class Course:
         submitter: Submits the jobs.
         rows: Of each workload.
         patience: How long to wait for a word.
+        looks_only: Submit, cancel and hold nothing: another process does.
 
     Attributes:
         jobs: Those that are not settled yet.
@@ -100,8 +101,11 @@ class Course:
         submitter: Submitter,
         rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
         patience: Patience = Patience(),
+        *,
+        looks_only: bool = False,
     ) -> None:
         self._spool = spool
+        self._looks_only = looks_only
         self._engine = engine
         self._submitter = submitter
         self._patience = patience
@@ -129,7 +133,7 @@ class Course:
 
     @property
     def is_settled(self) -> bool:
-        return not self.jobs and not self._cancels
+        return not self.jobs and (self._looks_only or not self._cancels)
 
     @property
     def is_stuck(self) -> bool:
@@ -146,6 +150,15 @@ class Course:
     def unsubmitted(self) -> int:
         """How many jobs the engine does not have, or not again."""
         return len(self._unsubmitted)
+
+    @property
+    def statuses(self) -> Mapping[int, RowStatus]:
+        """How all rows stand, by line."""
+        return self._said
+
+    def unended(self) -> list[JobId]:
+        """The engine's ids of jobs that wait or run."""
+        return self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING)
 
     def job_id(self, job: CourseJob) -> str:
         """The engine's id of a job; "" while it has none."""
@@ -181,8 +194,9 @@ class Course:
     def _ask(self, now_s: float, changes: Changes) -> None:
         self._questions += 1
         try:
-            self._waiting.update(self._submitter.recover(self._started_by))
-            self._submit(changes)
+            if not self._looks_only:
+                self._waiting.update(self._submitter.recover(self._started_by))
+                self._submit(changes)
             states = self._engine.states(self._arrays())
             self._take(states, now_s)
             self._ask_for_the_past(now_s)
@@ -261,6 +275,8 @@ class Course:
 
     def _give_orders(self) -> None:
         """Cancel, hold or release, where that is due; again with each question, as long as it is."""
+        if self._looks_only:
+            return
         if self._cancels:
             self._engine.cancel(self._cancels)
             self._cancels = []
@@ -268,7 +284,7 @@ class Course:
             self._engine.release(self._ids(Phase.HELD))
             self._releases = False
         elif self._spool.stopped:
-            if ids := self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING):
+            if ids := self.unended():
                 self._engine.cancel(ids)
         elif self._spool.held and (ids := self._ids(Phase.QUEUED)):
             self._engine.hold(ids)
@@ -372,7 +388,7 @@ class Course:
     def _count_failure(self, reason: str) -> None:
         """Hold the rest once jobs end one after the other before they have run anything."""
         self._failures = self._failures + 1 if reason else 0
-        if self._failures >= MOST_UNFIT and not self._spool.held:
+        if self._failures >= MOST_UNFIT and not (self._spool.held or self._looks_only):
             self._spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:

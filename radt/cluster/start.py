@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +21,14 @@ from radt.cluster.course import Course
 from radt.cluster.engine import ArrayRequest, Engine
 from radt.cluster.engines import open_engine
 from radt.cluster.follow import Followed, Follower
+from radt.cluster.opened import submissions_of
 from radt.cluster.rows import submitted_rows, submitted_table
-from radt.cluster.script import array_request, batch_script
-from radt.cluster.settings import ClusterSettings, Recording, all_clusters
+from radt.cluster.script import array_request
+from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import Patience
 from radt.cluster.shape import JobArray, Shape
 from radt.cluster.shaping import arrays_for, ask_about
-from radt.cluster.spool import Request, Spool, Submission, open_submissions
+from radt.cluster.spool import Request, Spool, Submission
 from radt.cluster.submit import Submitter
 from radt.errors import RadtError, UsageError
 from radt.experiment.devices import Machine
@@ -53,7 +54,6 @@ from radt.runner.start import (
     print_closing,
     print_header,
 )
-from radt.setting_values import find_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +66,15 @@ class ClusterStart:
     patience: Patience = Patience()
 
 
-def submissions_of(file: Path, home: Home) -> list[Spool]:
-    """Return the open submissions of an experiment file, in the folder of any of its clusters.
-
-    Raises:
-        ClusterError: One of them cannot be read.
-    """
-    folders = {ClusterSettings().submissions(home.path)}
-    with suppress(UsageError):  # a cluster's settings do not matter to who runs without it
-        for cluster in all_clusters(find_settings(file.absolute().parent)):
-            folders.add(cluster.submissions(home.path))
-    table = table_path(file)
-    return [spool for folder in sorted(folders) for spool in open_submissions(folder, table)]
-
-
-def refuse_open_submissions(file: Path, home: Home) -> None:
-    """Refuse to run a file here that a cluster is at.
-
-    Raises:
-        UsageError: It is.
-    """
-    if spools := submissions_of(file, home):
-        on = spools[0].submission.engine
-        raise UsageError(
-            f"{file} was submitted to {on}, and not all of it is settled",
-            f"Run radt {file} --on {on} to go on with it, radt stop {file} to cancel it",
-        )
-
-
 def course_of(
-    spool: Spool, settings: ClusterSettings, engine: Engine, patience: Patience = Patience()
+    spool: Spool,
+    settings: ClusterSettings,
+    engine: Engine,
+    patience: Patience = Patience(),
+    *,
+    looks_only: bool = False,
 ) -> Course:
-    """Return the course of a submission.
+    """Return the course of a submission; see `Course`.
 
     Raises:
         RadtError: Its experiment file cannot be read.
@@ -115,11 +92,13 @@ def course_of(
             intent=spool.intent(request),
             indices=request.indices,
         )
+        spool.put_script(request.array, made.script)
         script = spool.script(request.array)  # as it was first submitted
         return replace(made, script=script.read_text(encoding="utf-8"))
 
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
-    return Course(spool, engine, submitter, submitted_rows(spool), patience)
+    rows = submitted_rows(spool)
+    return Course(spool, engine, submitter, rows, patience, looks_only=looks_only)
 
 
 def reopened(spool: Spool) -> tuple[ClusterSettings, Engine]:
@@ -322,8 +301,6 @@ class _Watch:
             submission,
             fresh.source.table.text.encode(errors="surrogateescape"),
         )
-        for number in range(len(fresh.arrays)):
-            spool.put_script(number, batch_script(spool.path, number, start.settings))
         course = course_of(spool, start.settings, start.engine, start.patience)
         self._follow(spool, course, start.settings.name, statuses)
 
