@@ -16,6 +16,7 @@ import click
 from radt import settings
 from radt.cli.options import call, setting_option
 from radt.cli.original import WITH_VALUE, translated
+from radt.cluster.opened import refuse_open_submissions, submissions_of
 from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.errors import UsageError
@@ -27,6 +28,7 @@ from radt.listeners import registry
 from radt.settings import Settings
 
 if TYPE_CHECKING:
+    from radt.cluster.settings import ClusterSettings
     from radt.runner.pending import ExperimentOptions
 
 #: Where the context keeps the command line as it was given.
@@ -288,6 +290,9 @@ class _Start:
             _show_plan(plan, options.with_repeat_of(source.repeat, plan))
             return 0
         home = Home(values[settings.HOME])
+        if cluster is not None:
+            return self._on_cluster(path, home, options, values, cluster, detach=detach)
+        refuse_open_submissions(path, home)
         if detach and (code := self._detach(path, home, options)) is not None:
             return code
         from rich.console import Console
@@ -307,16 +312,53 @@ class _Start:
         )
         return outcome.exit_code
 
+    def _on_cluster(
+        self,
+        path: Path,
+        home: Home,
+        options: ExperimentOptions,
+        values: Settings,
+        cluster: ClusterSettings,
+        *,
+        detach: bool,
+    ) -> int:
+        """Submit the file's workloads to a cluster, or go on with those that were; the exit code."""
+        from rich.console import Console
+
+        from radt.cluster.engines import open_engine
+        from radt.cluster.start import ClusterStart, plan_fresh, plan_of, start_on_cluster
+        from radt.runner.start import ask_first
+
+        start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
+        if detach:
+            if spools := submissions_of(path, home):
+                plan = plan_of(path, spools)
+            else:
+                fresh = plan_fresh(path, start, options, self.columns.devices, home)
+                plan = fresh.plan
+                if not fresh.pending:
+                    detach = False
+                ask_first(fresh.pending, fresh.options, confirm)
+        if detach:
+            return self._in_background(path, home, plan.name)
+        outcome = start_on_cluster(
+            path,
+            start,
+            home=home,
+            options=options,
+            console=Console(highlight=False),
+            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
+            store_uri=values[settings.STORE_URI] or None,
+            devices=self.columns.devices,
+            confirm=None if options.yes else confirm,
+        )
+        return outcome.exit_code
+
     def _detach(self, path: Path, home: Home, options: ExperimentOptions) -> int | None:
         """Check the file and ask what is to be asked here; then run it in the background.
 
         Returns the exit code, None if there is nothing to run.
         """
-        from rich.console import Console
-        from rich.text import Text
-
-        from radt.runner.console import shown_path
-        from radt.runner.detach import start_detached
         from radt.runner.pending import pending_workloads
         from radt.runner.start import ask_first
 
@@ -326,6 +368,16 @@ class _Start:
         if not pending:
             return None
         ask_first(pending, options, confirm)
+        return self._in_background(path, home, plan.name)
+
+    def _in_background(self, path: Path, home: Home, name: str) -> int:
+        """Run what this call would run, in the background; the exit code."""
+        from rich.console import Console
+        from rich.text import Text
+
+        from radt.runner.console import shown_path
+        from radt.runner.detach import start_detached
+
         detached = start_detached(path, self.own_arguments, home)
         console = Console(highlight=False)
         if detached.holder is None:
@@ -333,7 +385,7 @@ class _Start:
             return detached.exit_code or 0
         console.print(
             Text.assemble(
-                (plan.name, "bold"), f" runs in the background, pid {detached.holder.pid}"
+                (name, "bold"), f" runs in the background, pid {detached.holder.pid}"
             )
         )
         console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)

@@ -40,11 +40,11 @@ class OutputTails:
                 size = stream.seek(0, 2)
                 start = self._read.get(log, max(0, size - _FIRST_BYTES))
                 stream.seek(start)
-                content = self._rest.get(log, b"") + stream.read()
+                new = stream.read()
         except OSError:
             return  # not there yet, or away for now
-        self._read[log] = max(size, start)
-        *lines, self._rest[log] = content.split(b"\n")
+        self._read[log] = start + len(new)
+        *lines, self._rest[log] = (self._rest.get(log, b"") + new).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace").rstrip()
             if text:
