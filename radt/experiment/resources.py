@@ -13,6 +13,7 @@ from radt.experiment.columns import parse_timeout
 from radt.units import duration_text, memory_text, parse_memory_bytes
 
 _GPUS = re.compile(r"(?:(\d{1,4})(?:\s*[×xX*:]\s*(?=[A-Za-z])|$))?([A-Za-z][\w.-]*)?", re.ASCII)
+_DAYS = re.compile(r"(\d{1,3})-(\d{1,2}):([0-5]\d):([0-5]\d)", re.ASCII)
 _MOST_NODES = 9999
 _YES = frozenset({"yes", "true", "on", "1"})
 _NO = frozenset({"no", "false", "off", "0"})
@@ -115,7 +116,8 @@ def parse_time(text: str) -> float | None:
     Raises:
         UsageError: It is not a length of time.
     """
-    days, dash, rest = text.strip().partition("-")
-    if dash and days.isascii() and days.isdigit() and len(days) <= 3:
-        return int(days) * 86400.0 + (parse_timeout(rest) or 0.0)
-    return parse_timeout(text)
+    match = _DAYS.fullmatch(text.strip())
+    if match is None:
+        return parse_timeout(text)
+    days, hours, minutes, seconds = map(int, match.groups())
+    return parse_timeout(str(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
