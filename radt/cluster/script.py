@@ -31,6 +31,7 @@ asked=
 
 # Say why this job runs nothing, as the next attempt of it.
 leave() {{
+    echo "radt: $1" >&2
     attempts=$folder/jobs/$job/attempts
     number=1
     mkdir -p "$attempts" || exit 1
@@ -41,14 +42,13 @@ leave() {{
     reason=$(printf %s "$1" | tr '\\n\\t' '  ' | sed 's/[\\\\"]/\\\\&/g')
     printf '{{"rows": {{}}, "ended": true, "reason": "%s"}}' "$reason" >"$attempts/$number/.new"
     mv "$attempts/$number/.new" "$attempts/$number/statuses.1.json"
-    echo "radt: $1" >&2
     exit 1
 }}
 
 # This node cannot run radt. Two jobs may fail by that; then all others are held.
 unfit() {{
     why="$1 on ${{SLURMD_NODENAME:-$(uname -n)}}"
-    mkdir -p "$folder/unfit"
+    mkdir -p "$folder/unfit" || leave "$why"
     mkdir "$folder/unfit/first" 2>/dev/null && leave "$why"
     if mkdir "$folder/unfit/second" 2>/dev/null; then
         printf %s "two jobs could not begin: $why" >"$folder/.hold"
