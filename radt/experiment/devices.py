@@ -72,11 +72,11 @@ class Machine:
         """Return the usable GPU with this NVML index."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
-    def gpu_named(self, number: int) -> Gpu | None:
-        """Return the GPU that a Devices cell means by a number."""
-        if self.by_place:
-            return self.gpus[number] if number < len(self.gpus) else None
-        return self.gpu(number)
+    def named(self, number: int) -> Gpu | None:
+        """Return the usable GPU that a Devices cell means with this number."""
+        if not self.by_place:
+            return self.gpu(number)
+        return self.gpus[number] if number < len(self.gpus) else None
 
     def __str__(self) -> str:
         cores = f"{self.cpu_cores} CPU core{'s' if self.cpu_cores != 1 else ''}"
@@ -123,7 +123,7 @@ class Devices:
             if number in numbers:
                 raise UsageError(f"GPU {number} is named twice", "Name each GPU once")
             numbers.append(number)
-        found = [machine.gpu_named(number) for number in numbers]
+        found = [machine.named(number) for number in numbers]
         missing = [number for number, gpu in zip(numbers, found, strict=True) if gpu is None]
         if missing:
             raise _missing_devices(missing, machine)
@@ -140,11 +140,11 @@ class Devices:
 
 def _missing_devices(indices: list[int], machine: Machine) -> UsageError:
     named = "GPU " + ", ".join(map(str, indices))
-    if machine.by_place:
-        where = "this job has" if machine.is_here else "a node has at most"
+    if machine.by_place and machine.gpus:
+        where = "the job has" if machine.is_here else "a node has at most"
         return UsageError(
             f"{named}: {where} {plural(len(machine.gpus), 'GPU')}, counted from 0",
-            "Ask for as many in Gpus, or choose a smaller number",
+            "Devices are places among the job's GPUs; ask for more with Gpus",
         )
     hidden = [gpu.index for gpu in machine.hidden if gpu.index in indices]
     if hidden:

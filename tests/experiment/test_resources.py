@@ -104,7 +104,7 @@ def test_on_the_node_places_are_its_gpus() -> None:
     assert Devices.parse("", machine).gpus == (5,)
     assert Devices.parse("1", machine).gpus == (2,)
     assert Devices.parse("1+0", machine).cuda_visible_devices(machine) == "GPU-2,GPU-5"
-    with pytest.raises(UsageError, match="GPU 2: this job has 2 GPUs, counted from 0"):
+    with pytest.raises(UsageError, match="GPU 2: the job has 2 GPUs, counted from 0"):
         Devices.parse("2", machine)
 
 
