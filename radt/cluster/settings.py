@@ -193,32 +193,58 @@ def _tables(file: SettingsFile) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
-    """A key of the table: the field that it sets, and how its value is written.
+class ClusterKey:
+    """A key of ``[cluster]``: the field that it sets, how its value is written, what it means.
 
     ``is_list`` values are several, each of the kind.
     """
 
     field: str
     kind: Kind[Any]
+    help: str
+    default_text: str = "the cluster's default"
     is_list: bool = False
 
 
 _TIME = replace(SECONDS, parse=lambda text, _folder: parse_time(text))
-_KEYS = {
-    "folder": _Key("folder", PATH),
-    "partition": _Key("partition", TEXT),
-    "account": _Key("account", TEXT),
-    "qos": _Key("qos", TEXT),
-    "constraint": _Key("constraint", TEXT),
-    "time": _Key("time_s", _TIME),
-    "memory": _Key("memory_bytes", MEMORY),
-    "exclusive": _Key("exclusive", SWITCH),
-    "bundle": _Key("bundle_s", SECONDS),
-    "max-jobs": _Key("max_jobs", COUNT),
-    "setup": _Key("setup", TEXT, is_list=True),
-    "sbatch": _Key("sbatch", TEXT, is_list=True),
-    "record": _Key("record", choice(*Recording)),
+#: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`.
+CLUSTER_KEYS: Mapping[str, ClusterKey] = {
+    "folder": ClusterKey(
+        *("folder", PATH),
+        "Folder that the login node and all nodes see under this path; submissions lie in it.",
+        "the data folder",
+    ),
+    "partition": ClusterKey("partition", TEXT, "Partition of rows without one."),
+    "account": ClusterKey("account", TEXT, "Account that jobs are charged to."),
+    "qos": ClusterKey("qos", TEXT, "Quality of service of jobs."),
+    "constraint": ClusterKey("constraint", TEXT, "Features that nodes must have, as for sbatch."),
+    "time": ClusterKey(
+        *("time_s", _TIME), "Time limit of one repeat of a workload without Time and Timeout."
+    ),
+    "memory": ClusterKey("memory_bytes", MEMORY, "Memory of a job whose rows say nothing: 64GB."),
+    "exclusive": ClusterKey(
+        *("exclusive", SWITCH), "Keep other jobs off the nodes, where rows say nothing.", "false"
+    ),
+    "bundle": ClusterKey(
+        *("bundle_s", SECONDS),
+        "Workloads that together take at most this long share a job, by Time or Timeout.",
+        "a job each",
+    ),
+    "max-jobs": ClusterKey(
+        *("max_jobs", COUNT), "Jobs of a submission in the queue at a time.", "no limit"
+    ),
+    "setup": ClusterKey(
+        *("setup", TEXT), "Lines for bash that come before radt on the node.", "none", is_list=True
+    ),
+    "sbatch": ClusterKey(
+        *("sbatch", TEXT), "Further options, passed to sbatch unchanged.", "none", is_list=True
+    ),
+    "record": ClusterKey(
+        *("record", choice(*Recording)),
+        "folder: what nodes measure comes through the shared folder; direct: nodes upload it to "
+        "MLflow and Postgres themselves.",
+        "folder",
+    ),
 }
 #: Options of sbatch that radt gives itself, and what to write instead.
 _OWN_OPTIONS = {
@@ -248,8 +274,8 @@ def _with(
     for key, value in table.items():
         if key == GPUS_TABLE:
             values["gpus"] = {**settings.gpus, **_gpus(file, (*names, key), value)}
-        elif key in _KEYS:
-            values[_KEYS[key].field] = _value(file, names, key, value)
+        elif key in CLUSTER_KEYS:
+            values[CLUSTER_KEYS[key].field] = _value(file, names, key, value)
         elif not (is_whole and isinstance(value, dict)):
             raise _unknown_key(file, names, key, value)
         elif _NAME.fullmatch(key) is None or key == LOCAL:
@@ -263,7 +289,7 @@ def _with(
 def _unknown_key(
     file: SettingsFile, names: tuple[str, ...], key: str, value: object
 ) -> UsageError:
-    known = [GPUS_TABLE] if isinstance(value, dict) else [*_KEYS, GPUS_TABLE]
+    known = [GPUS_TABLE] if isinstance(value, dict) else [*CLUSTER_KEYS, GPUS_TABLE]
     near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
     return UsageError(
         f"{_source(file, *names)}: unknown setting {key!r}",
@@ -272,29 +298,27 @@ def _unknown_key(
 
 
 def _value(file: SettingsFile, names: tuple[str, ...], key: str, value: object) -> Any:
-    entry = _KEYS[key]
+    entry = CLUSTER_KEYS[key]
     place = f"{_source(file, *names)}: {key}"
     folder = file.path.parent
     if not entry.is_list:
-        return _parsed(entry.kind, value, place, folder)
+        return _parsed(entry, value, place, folder)
     if not isinstance(value, list):
         raise UsageError(
             f"{place}: expected a list, got {value!r}", f'Write {key} = ["…"], one line each'
         )
-    lines = tuple(_parsed(entry.kind, line, place, folder) for line in value)
+    lines = tuple(_parsed(entry, line, place, folder) for line in value)
     if key == "sbatch":
         for option in lines:
             _check_option(option, place)
     return lines
 
 
-def _parsed(kind: Kind[Any], value: object, place: str, folder: Path) -> Any:
-    if type(value) not in (str, *kind.in_toml):
-        raise UsageError(
-            f"{place}: {value!r} is not a value for it", f"Write {kind.metavar or 'true or false'}"
-        )
+def _parsed(key: ClusterKey, value: object, place: str, folder: Path) -> Any:
+    if type(value) not in (str, *key.kind.in_toml):
+        raise UsageError(f"{place}: {value!r} is not a value for it", key.help)
     try:
-        parsed = kind.parse(str(value), folder)
+        parsed = key.kind.parse(str(value), folder)
     except UsageError as error:
         raise UsageError(f"{place}: {error.message}", error.remedy) from error
     if parsed in ("", None):
