@@ -65,7 +65,8 @@ def study(tmp_path: Path) -> Path:
 
 
 def radt(folder: Path, *arguments: str, code: int = 0, slurm: bool = True) -> str:
-    programs = f"{folder.parent / 'bin'}:{os.environ['PATH']}" if slurm else os.environ["PATH"]
+    here = os.environ["PATH"] if slurm else str(Path(sys.executable).parent)
+    programs = f"{folder.parent / 'bin'}:{here}" if slurm else here
     done = subprocess.run(
         [RADT, *arguments],
         cwd=folder,
