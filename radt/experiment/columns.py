@@ -138,11 +138,6 @@ IN_EVERY_TABLE = (
 )
 #: What radt itself writes; the rest, with the user's own columns, says what a row is.
 WRITTEN = frozenset((Column.STATUS, Column.RUN))
-#: What a workload asks of a cluster; its rows must agree on them.
-RESOURCES = (
-    *(Column.NODES, Column.GPUS, Column.PARTITION),
-    *(Column.EXCLUSIVE, Column.MEMORY, Column.TIME),
-)
 #: A row needs one of these to say what it runs.
 PROGRAM = frozenset((Column.FILE, Column.MODEL))
 #: Columns that radt reads and that are logged as parameters like the user's own.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from radt.errors import UsageError
 from radt.experiment.columns import parse_timeout
-from radt.units import duration_text, memory_text, parse_memory_bytes
+from radt.units import parse_memory_bytes
 
 _GPUS = re.compile(r"(?:(\d{1,4})(?:\s*[×xX*:]\s*(?=[A-Za-z])|$))?([A-Za-z][\w.-]*)?", re.ASCII)
 _DAYS = re.compile(r"(\d{1,3})-(\d{1,2}):([0-5]\d):([0-5]\d)", re.ASCII)
@@ -60,17 +60,6 @@ class Resources:
     exclusive: bool | None = None
     memory_bytes: int | None = None
     time_s: float | None = None
-
-    def __str__(self) -> str:
-        parts = [
-            "" if self.nodes is None else f"{self.nodes} nodes",
-            f"GPUs {self.gpus}" if str(self.gpus) else "",
-            f"partition {self.partition}" if self.partition else "",
-            {None: "", True: "exclusive", False: "not exclusive"}[self.exclusive],
-            "" if self.memory_bytes is None else memory_text(self.memory_bytes),
-            "" if self.time_s is None else duration_text(self.time_s),
-        ]
-        return ", ".join(filter(None, parts))
 
 
 def parse_nodes(text: str) -> int | None:
