@@ -177,7 +177,7 @@ def test_thousands_of_jobs_with_failures_end_the_same_every_time() -> None:
             return 1 if (yield 60.0) else 0
 
         engine = SimulatedEngine(
-            *(20,), gpus=4, runner=runner, seed=7, node_failures=0.05, preemptions=0.05
+            20, gpus=4, runner=runner, seed=7, node_failures=0.05, preemptions=0.05
         )
         for _ in range(2):
             engine.submit(request(1000))
