@@ -52,11 +52,7 @@ _ERROR = re.compile(r"^\w+: (?:error|fatal): |error:", re.IGNORECASE)
 
 
 def run(
-    program: str,
-    *arguments: str,
-    script: str = "",
-    harmless: re.Pattern[str] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    program: str, *arguments: str, script: str = "", harmless: re.Pattern[str] | None = None
 ) -> str:
     """Run a command of Slurm and return what it prints; of ``--test-only``, what it says.
 
@@ -65,7 +61,6 @@ def run(
         arguments: Its own.
         script: Its standard input.
         harmless: What each of its lines of errors may match without being one.
-        timeout_s: Until it is ended.
 
     Raises:
         ClusterError: Slurm is not installed here, or refuses.
@@ -85,16 +80,14 @@ def run(
             text=True,
             errors="replace",
             env=_environment(),
-            timeout=timeout_s,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         words = (error.stderr or b"").decode(errors="replace")
         if _WAITS_FOR_ROOM in words:
             raise SubmitLimitError(f"Slurm refuses: {_first(words)}") from error
-        raise EngineAwayError(
-            f"Slurm does not answer: {program} took more than {timeout_s:.0f} s"
-        ) from error
+        raise _away(f"{program} took more than {TIMEOUT_S:g} s") from error
     except OSError as error:
         raise ClusterError(
             f"{program} cannot be run: {error.strerror}", "Check the site's installation of Slurm"
@@ -126,11 +119,17 @@ def _error(program: str, words: str, code: int) -> ClusterError:
             "Run radt on a login node of the cluster, or set SLURM_CONF",
         )
     if _AWAY.search(words):
-        return EngineAwayError(f"Slurm does not answer: {said}")
+        return _away(said)
     remedy = next((what for part, what in _REMEDIES.items() if part in words.lower()), None)
     return ClusterError(
         f"Slurm refuses: {said}",
         remedy or "Change the row, or [cluster] in radt.toml; the site's pages say what it allows",
+    )
+
+
+def _away(said: str) -> EngineAwayError:
+    return EngineAwayError(
+        f"Slurm does not answer: {said}", "Try again later; `scontrol ping` says whether it is there"
     )
 
 

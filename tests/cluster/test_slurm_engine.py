@@ -364,7 +364,7 @@ def test_a_command_that_hangs_is_no_answer(
     (fake / "sleep").symlink_to("/bin/sleep")
     put(fake / "squeue", "exec sleep 100")
     monkeypatch.setattr(slurm_command, "TIMEOUT_S", 0.2)
-    with pytest.raises(EngineAwayError, match="squeue took more than 0 s"):
+    with pytest.raises(EngineAwayError, match="squeue took more than 0.2 s"):
         Engine().states(["1"])
 
 
