@@ -15,6 +15,7 @@ if [ $# = 0 ]; then
     command -v sbatch >/dev/null 2>&1 || missing="$missing slurm-client"
     command -v slurmctld >/dev/null 2>&1 || missing="$missing slurmctld"
     command -v slurmd >/dev/null 2>&1 || missing="$missing slurmd"
+    command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
     command -v munged >/dev/null 2>&1 || missing="$missing munge"
 fi
 [ -z "$missing" ] && exit 0

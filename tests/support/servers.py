@@ -33,6 +33,7 @@ from tests.support.mlflow_server import ArtifactAccess, Auth, Bucket, Database, 
 from tests.support.postgres import SUPERUSER, THROWAWAY, Postgres
 from tests.support.s3 import S3Server
 from tests.support.slurm import Slurm, kill_cluster
+from tests.support.slurm_isolated import IsolatedSlurm
 
 #: With characters that must be quoted in a URI.
 PASSWORD = "p@ss/wörd:1"
@@ -225,6 +226,20 @@ def slurm_cluster(
     """
     with server_folder() as folder:
         slurm = Slurm(folder, nodes, gpus, gpu_type=gpu_type, settings=settings)
+        try:
+            slurm.start()
+            yield slurm
+        finally:
+            slurm.stop()
+
+
+@contextmanager
+def isolated_slurm_cluster(
+    nodes: int = 3, gpus: int = 2, *, settings: Mapping[str, str] | None = None
+) -> Iterator[IsolatedSlurm]:
+    """A Slurm cluster whose nodes are machines of their own (root only); see `IsolatedSlurm`."""
+    with server_folder() as folder:
+        slurm = IsolatedSlurm(folder, nodes, gpus, settings=settings)
         try:
             slurm.start()
             yield slurm

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from radt import procfs
@@ -24,8 +25,8 @@ from tests.support.waiting import alive, wait_until
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo", "squeue")
 _CONFIGURATION = """\
 ClusterName={cluster}
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
+SlurmctldHost={place.host}({place.address})
+SlurmctldPort={place.port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -79,9 +80,22 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 State=U
 PartitionName=scavenge Nodes=ALL MaxTime=INFINITE DefaultTime=60 PriorityTier=1 GraceTime=3
 """
 _NODE = (
-    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 Sockets=1 "
-    "CoresPerSocket=8 ThreadsPerCore=1 RealMemory=16000 {gres}State=UNKNOWN\n"
+    "NodeName={name} NodeHostname={place.host} NodeAddr={place.address} Port={place.port} CPUs=8 "
+    "Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=16000 {gres}State=UNKNOWN\n"
 )
+
+
+#: Where the controller is, and where commands are run.
+HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a daemon of Slurm listens."""
+
+    host: str
+    address: str
+    port: int
 
 
 class Slurm:
@@ -130,8 +144,17 @@ class Slurm:
         """Run one of Slurm's commands, which may fail."""
         environ = {**os.environ, **self.environ}
         return subprocess.run(
-            command, input=script, env=environ, capture_output=True, text=True, check=False
+            [*self.entrance(HEAD), *command],
+            input=script,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
         )
+
+    def entrance(self, machine: str) -> list[str]:
+        """What a command begins with that is run on a machine: ``head`` or a node."""
+        return []
 
     def ended(self) -> list[dict[str, str]]:
         """What the controller has noted of each job at its end: JobId, JobState, NodeList, …"""
@@ -179,17 +202,19 @@ class Slurm:
         self._munged.kill()
 
     def start_munged(self) -> None:
+        """Start what the daemons know each other by."""
         munge = self.folder / "munge"
-        self._munged.start(
-            [
-                *(_path("munged"), "--foreground", "--force", f"--key-file={munge}/key"),
-                *(f"--socket={munge}/socket", f"--pid-file={munge}/pid"),
-                *(f"--log-file={munge}/log", f"--seed-file={munge}/seed"),
-            ],
-            {},
-            self.folder,
-        )
+        self._munged.start([*self.munged_command(), "--foreground"], {}, self.folder)
         wait_until((munge / "socket").exists, "munged's socket")
+
+    def munged_command(self) -> list[str]:
+        """Its key and socket are the cluster's own, so one of the system is left alone."""
+        munge = self.folder / "munge"
+        return [
+            *(path_of("munged"), "--force", f"--key-file={self.folder}/munge.key"),
+            *(f"--socket={munge}/socket", f"--pid-file={munge}/pid"),
+            *(f"--log-file={munge}/log", f"--seed-file={munge}/seed"),
+        ]
 
     def stop_munged(self) -> None:
         """Without it no command is believed."""
@@ -200,7 +225,7 @@ class Slurm:
         # -i: with an incomplete state, as after a kill, too.
         options = ["-c"] if clean else ["-i"]
         self._controller.start(
-            [_path("slurmctld"), "-D", *options], self.environ, self.folder
+            [*self.entrance(HEAD), path_of("slurmctld"), "-D", *options], self.environ, self.folder
         )
         wait_until(
             lambda: "is UP" in self.ask("scontrol", "ping").stdout,
@@ -213,7 +238,8 @@ class Slurm:
 
     def start_node(self, name: str) -> None:
         """Start a node's slurmd."""
-        self._slurmds[name].start([_path("slurmd"), "-D", "-N", name], self.environ, self.folder)
+        command = [*self.entrance(name), path_of("slurmd"), "-D", "-N", name]
+        self._slurmds[name].start(command, self.environ, self.folder)
 
     def kill_slurmd(self, name: str) -> None:
         """SIGKILL to a node's slurmd alone: its jobs go on."""
@@ -257,14 +283,12 @@ class Slurm:
         for path in (self.folder / "munge", self.folder / "state"):
             path.mkdir(parents=True, mode=0o755)
         (self.folder / "state").chmod(0o700)
-        key = self.folder / "munge" / "key"
+        key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
-        host = socket.gethostname()
         text = _CONFIGURATION.format(
             cluster=self.cluster,
-            host=host,
-            port=free_port(),
+            place=self._place(HEAD),
             user=pwd.getpwuid(os.getuid()).pw_name,
             folder=self.folder,
         )
@@ -274,9 +298,12 @@ class Slurm:
         kind = f"gpu:{self._gpu_type}:" if self._gpu_type else "gpu:"
         gres = f"Gres={kind}{self._gpus} " if self._gpus else ""
         for name in self.nodes:
-            text += _NODE.format(name=name, host=host, port=free_port(), gres=gres)
+            text += _NODE.format(name=name, place=self._place(name), gres=gres)
         (self.folder / "slurm.conf").write_text(text + _PARTITIONS, encoding="utf-8")
         (self.folder / "gres.conf").write_text("".join(self._gpu_lines()), encoding="utf-8")
+
+    def _place(self, _machine: str) -> Place:
+        return Place(socket.gethostname(), "127.0.0.1", free_port())
 
     def _gpu_lines(self) -> Iterator[str]:
         kind = f" Type={self._gpu_type}" if self._gpu_type else ""
@@ -302,7 +329,7 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
 
 
-def _path(name: str) -> str:
+def path_of(name: str) -> str:
     path = _program(name)
     assert path is not None, name
     return path
