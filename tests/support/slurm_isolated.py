@@ -184,6 +184,8 @@ class IsolatedSlurm(Slurm):
             return False
 
     def _is_of(self, pid: int, name: str) -> bool:
+        if self._inits[name].pid is None:
+            return False
         try:
             space = Path(f"/proc/{pid}/ns/pid").readlink()
             return space == Path(f"/proc/{self._init_pid(name)}/ns/pid").readlink()
