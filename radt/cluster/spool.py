@@ -18,7 +18,7 @@
     │       ├── part.4.tar        parts of its archive that part.3.tar had not, and the manifest
     │       ├── whole.9.tar       the same with all parts: part.1.tar to part.8.tar are not needed
     │       └── files.10.tar      its output.log and artifacts, once it has ended
-    ├── unfit/3-17                why a node could not run the job; `MOST_UNFIT` hold the rest
+    ├── unfit/first, second       there once so many nodes could not run a job at all
     ├── hold                      why no further job is to start
     ├── stopped                   why the rest of it will not run at all
     └── closed                    all of it is settled
@@ -47,8 +47,6 @@ from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
-#: Jobs that find no radt, no folder or another version, until the others are held.
-MOST_UNFIT = 2
 #: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
 PREEMPTED = "preempted"
 TIME_LIMIT = "the job's time limit"
@@ -399,18 +397,20 @@ class Spool:
 
     # The whole ------------------------------------------------------------------------------------
 
-    def unfit(self, job: JobKey, reason: str) -> None:
-        """Note that a node could not run a job, whatever is in it; hold the rest if it was not the first.
+    def unfit(self, reason: str) -> None:
+        """Note that a node could not run a job, whatever is in it; the second one holds the rest.
 
         Raises:
             OSError: It cannot be written.
         """
-        folder = self.path / "unfit"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        put(folder / str(job), reason)
-        jobs = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
-        if len(jobs) >= MOST_UNFIT and not self.held:
-            self.hold(reason)
+        for number in ("first", "second"):
+            try:
+                (self.path / "unfit" / number).mkdir(mode=0o700, parents=True)
+            except FileExistsError:
+                continue
+            if number == "second":
+                self.hold(f"two jobs could not begin: {reason}")
+            return
 
     def hold(self, reason: str) -> None:
         """Say that no further job is to start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -245,7 +245,13 @@ def _device_conflicts(
         yield Conflict(Column.COLLOCATION, (first.line,), error)
 
 
-def check_table(path: Path, shown: str, table: Table, place: Place) -> ExperimentPlan:
+def check_table(
+    path: Path,
+    shown: str,
+    table: Table,
+    place: Place,
+    only: Collection[tuple[str, str]] | None = None,
+) -> ExperimentPlan:
     """Return the plan of a file.
 
     Args:
@@ -253,11 +259,12 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
         shown: What to call it in messages.
         table: Its content; bytes that are not UTF-8 as lone surrogates.
         place: Where it is to run.
+        only: Experiments and labels of the workloads that are to run there; None for all.
 
     Raises:
         ExperimentError: With every problem found, in the file's order.
     """
-    check = _TableCheck(read_header(shown, table), table, place)
+    check = _TableCheck(read_header(shown, table), table, place, only)
     workloads = workloads_of(check.runs())
     check.check_workloads(workloads)
     if check.problems:
@@ -309,10 +316,17 @@ def workloads_of(runs: Iterable[RunPlan]) -> tuple[WorkloadPlan, ...]:
 class _TableCheck:
     """Collects the problems of a file."""
 
-    def __init__(self, header: Header, table: Table, place: Place) -> None:
+    def __init__(
+        self,
+        header: Header,
+        table: Table,
+        place: Place,
+        only: Collection[tuple[str, str]] | None,
+    ) -> None:
         self._header = header
         self._table = table
         self._place = place
+        self._only = only
         self._incomplete: set[tuple[str, str]] = set()
         self._records: dict[int, Record] = {}
         self.problems = [*undecoded_problems(table, header), *header_problems(header)]
@@ -338,6 +352,8 @@ class _TableCheck:
         ]
         runs: list[RunPlan] = []
         for record, spot in zip(records, positions_of(keys), strict=True):
+            if self._only is not None and (spot.experiment, spot.workload) not in self._only:
+                continue
             run = self._run(record, spot)
             if run is None:
                 self._incomplete.add((spot.experiment, spot.workload))
