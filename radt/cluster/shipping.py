@@ -84,15 +84,23 @@ class Shipper:
         attempt: Where they go.
         interval_s: Between two parts of a run.
         with_files: Also send output and artifacts of runs that have ended.
+        on_arrived: Called with the id of a run that has ended, and whose archive is there.
     """
 
     def __init__(
-        self, home: Home, attempt: Attempt, interval_s: float, *, with_files: bool = True
+        self,
+        home: Home,
+        attempt: Attempt,
+        interval_s: float,
+        *,
+        with_files: bool = True,
+        on_arrived: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._home = home
         self._attempt = attempt
         self._interval_s = interval_s
         self._with_files = with_files
+        self._on_arrived = on_arrived
         self._archives = _Archives(home.store_path, home.path / "archives")
         self._sent: dict[str, _Sent] = {}
         self._ending = threading.Event()
@@ -188,6 +196,8 @@ class Shipper:
             pack(folder / cargo.name, files + [(spool.path / path, path) for path in paths])
         sent.number, sent.revision = cargo.number, manifest.revision
         sent.parts.update(paths)
+        if manifest.complete:
+            self._on_arrived(run.run_id)
         # The last one first: what is left has no gap in it.
         for old in reversed(replaced or ()):
             (folder / old.name).unlink(missing_ok=True)
