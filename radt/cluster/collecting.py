@@ -31,7 +31,13 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
-from radt.tags import CLUSTER_ATTEMPT, CLUSTER_JOB, CLUSTER_SUBMISSION, CLUSTER_SUPERSEDED
+from radt.tags import (
+    CLUSTER_ATTEMPT,
+    CLUSTER_JOB,
+    CLUSTER_SUBMISSION,
+    CLUSTER_SUPERSEDED,
+    PARENT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,9 @@ class Collection:
                 writer.end_run(run.run_id, RunStatus.KILLED, time.time_ns(), reason=reason)
             elif run.status is not RunStatus.KILLED:
                 writer.update_run(run.run_id, status=RunStatus.KILLED, end_reason=reason)
+            for child in reader.runs(workload_id=run.workload_id):
+                if not child.status.ended and reader.tags(child.run_id).get(PARENT) == run.run_id:
+                    writer.end_run(child.run_id, RunStatus.KILLED, time.time_ns(), reason=reason)
             writer.end_workload(run.workload_id)
         self._deliver_again(reader, writer, run.run_id)
 

@@ -30,7 +30,9 @@ from radt.cluster.nodeplan import Carried, options_of, planned, series_of
 from radt.cluster.pulse import NodeStatuses, Pulse
 from radt.cluster.shipping import Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, Attempt, JobKey, Spool, Start
+from radt.collector.client import hurry_uploads
 from radt.collector.leftovers import drain_leftovers
+from radt.delivery.backlog import backlogs
 from radt.errors import ClusterError, CollectorError, RadtError
 from radt.experiment.columns import parse_status
 from radt.experiment.devices import Machine
@@ -249,6 +251,7 @@ class NodeRunner:
                         series_of(self._submission, self._job),
                     ).run()
                     self._wait_until_stored(session)
+                    self._wait_until_delivered(session)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
             except RadtError as error:
                 reason = str(error)
@@ -296,6 +299,18 @@ class NodeRunner:
                     return
             except CollectorError:
                 return  # what it has left is read from the runs' folders
+            time.sleep(_POLL_S)
+
+    def _wait_until_delivered(self, session: Session) -> None:
+        """Return when what this node brings to MLflow and Postgres itself is there, or will not be."""
+        if not self._submission.is_direct:
+            return
+        hurry_uploads(session.home.store_path)
+        deadline_s = self._deadline(time.monotonic())
+        while time.monotonic() < deadline_s():
+            waiting = backlogs(session.home.store_path, session.store_uri)
+            if not any(backlog.ended or backlog.workloads for backlog in waiting):
+                return
             time.sleep(_POLL_S)
 
     def _hand_over(self, place: NodePlace, shipper: Shipper, pulse: Pulse, reason: str) -> None:
