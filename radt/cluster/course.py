@@ -332,7 +332,8 @@ class Course:
         touched, self._touched = self._touched, set()
         if all_silent:
             touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
-        held, stopped, unsubmitted = self._spool.held, self._spool.stopped, self._unsubmitted
+        stopped, unsubmitted = self._spool.stopped, self._unsubmitted
+        holds = [reason for reason in (self._spool.held, self._spool.released) if reason]
         for key in sorted(touched & self.jobs.keys()):
             job, job_id = self.jobs[key], self._submitter.job_id(key)
             if key in unsubmitted or job_id is None:
@@ -344,7 +345,8 @@ class Course:
                 job.views,
                 self._silent_s(job, now_s),
                 self._submitter.submissions(key),
-                held,
+                holds,
+                stopped,
                 "" if job.has_word or not _has_ended(job) else self._last_line(job),
             )
             job.settlement = settle(facts, job.rows, self._patience)

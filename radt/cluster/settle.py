@@ -9,7 +9,7 @@ without a word. Of several attempts the newest counts; what an earlier one broug
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -32,8 +32,8 @@ _ENDS: Mapping[End, str] = {
     End.DEADLINE: "the job's deadline",
     End.CANCELLED: "the job was cancelled",
 }
-#: Ends that somebody wanted: the job is not submitted again.
-_WANTED = (End.CANCELLED, End.DEADLINE)
+#: Ends of jobs that were not preempted, whatever signal they got: they are not submitted again.
+_BY_ORDER = (End.CANCELLED, End.DEADLINE, End.TIMEOUT)
 
 
 class Next(StrEnum):
@@ -92,8 +92,9 @@ class JobFacts:
 
     ``state`` is None where the engine has no such job any more, or was not asked yet. ``silent_s``
     is for how long neither the engine's word nor anything of the attempts has changed; 0 while the
-    engine does not answer. ``submissions`` counts how often it was submitted. ``held`` is why the
-    submission is held. ``log_line`` is the last line of the job's log.
+    engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why jobs of the
+    submission were told not to begin, ``stopped`` is why it was stopped. ``log_line`` is the last
+    line of the job's log.
     """
 
     job_id: str
@@ -101,7 +102,8 @@ class JobFacts:
     attempts: Sequence[AttemptView] = ()
     silent_s: float = 0.0
     submissions: int = 1
-    held: str = ""
+    holds: Collection[str] = ()
+    stopped: str = ""
     log_line: str = ""
 
 
@@ -180,6 +182,8 @@ class _Case:
         """The job has ended, with rows that have not."""
         if (word := self._word) is not None:
             return self._after_its_word(word, end)
+        if self._job.stopped:
+            return self._killed(self._job.stopped)
         if end is End.OUT_OF_MEMORY:
             return self._all_left(RunStatus.OOM, "the job's memory")
         if end in (End.COMPLETED, End.FAILED):
@@ -191,11 +195,13 @@ class _Case:
 
     def _after_its_word(self, newest: AttemptView, end: End) -> Settlement:
         """The attempt has said that it ends, and did not run all of its rows to their end."""
-        if end in _WANTED:
+        if self._job.stopped:
+            return self._killed(self._job.stopped)
+        if end in _BY_ORDER:
             return self._killed(_ENDS[end])
-        if newest.reason and newest.reason == self._job.held:
+        if newest.reason in self._job.holds:
             return self._queued("held", Next.SUBMIT)
-        if newest.reason == PREEMPTED and end is not End.TIMEOUT:
+        if newest.reason == PREEMPTED:
             # Slurm calls a job that ends within its grace completed, and does not requeue it.
             if self._may_start_again:
                 return self._queued(PREEMPTED, Next.SUBMIT)

@@ -19,7 +19,7 @@
     │       ├── whole.9.tar       the same with all parts: part.1.tar to part.8.tar are not needed
     │       └── files.10.tar      its output.log and artifacts, once it has ended
     ├── unfit/first, second       there once so many nodes could not run a job at all
-    ├── hold                      why no further job is to start
+    ├── hold                      why no further job is to start; ``released`` once they may
     ├── stopped                   why the rest of it will not run at all
     └── closed                    all of it is settled
 
@@ -35,6 +35,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -419,15 +420,18 @@ class Spool:
     def release(self) -> None:
         """Say that jobs may start again."""
         shutil.rmtree(self.path / "unfit", ignore_errors=True)
-        (self.path / "hold").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (self.path / "hold").replace(self.path / "released")
 
     @property
     def held(self) -> str:
         """Why no further job is to start; "" if they may."""
-        try:
-            return (self.path / "hold").read_text()
-        except FileNotFoundError:
-            return ""
+        return _text(self.path / "hold")
+
+    @property
+    def released(self) -> str:
+        """Why jobs were held that may start again; "" if none were."""
+        return _text(self.path / "released")
 
     def stop(self, reason: str) -> None:
         """Say that what has not run yet will not."""
@@ -436,10 +440,7 @@ class Spool:
     @property
     def stopped(self) -> str:
         """Why the rest will not run; "" if it will."""
-        try:
-            return (self.path / "stopped").read_text()
-        except FileNotFoundError:
-            return ""
+        return _text(self.path / "stopped")
 
     def close(self) -> None:
         """Note that all of it is settled."""
@@ -478,6 +479,13 @@ def put(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def _json(path: Path) -> dict[str, Any] | None:
