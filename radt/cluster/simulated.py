@@ -148,7 +148,7 @@ class SimulatedEngine:
         self.unended = 0
         self._gpus, self._cpus = gpus, cpus
         self._nodes = [_Node(f"node{number + 1}", gpus, cpus) for number in range(nodes)]
-        self._runner = runner
+        self.runner = runner
         self._random = random.Random(seed)  # noqa: S311 - a simulation
         self._node_failures, self._preemptions = node_failures, preemptions
         self._fault_within_s, self._repair_s = fault_within_s, repair_s
@@ -341,7 +341,7 @@ class SimulatedEngine:
         self._arrays[job.id.array].running += 1
         job.node = node
         job.state = JobState(Phase.RUNNING, nodes=node.name)
-        job.work = self._runner(
+        job.work = self.runner(
             SimulatedStart(job.id, job.request, node.name, job.starts, self.time_s)
         )
         job.starts += 1
