@@ -159,6 +159,17 @@ class SimulatedEngine:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._schedules = False
 
+    @property
+    def arrays(self) -> set[str]:
+        """The ids of all arrays that it has."""
+        return set(self._arrays)
+
+    def forget(self, array: str) -> None:
+        """Lose an array, as a controller does that dies before it has saved its state."""
+        for job in self._arrays.pop(array).jobs.values():
+            if job.state.phase is not Phase.ENDED:
+                self.unended -= 1
+
     # Engine ---------------------------------------------------------------------------------------
 
     @property

@@ -88,11 +88,12 @@ class Simulation:
         max_jobs: int | None = None,
         arrays: int = 1,
         seconds: float = 60.0,
+        looks_only: bool = False,
     ) -> Simulation:
         spool = make_spool(folder, jobs, arrays=arrays)
         nodes = SimulatedNodes(spool, submitted_rows(spool), seconds)
         engine.runner = nodes
-        course = _course(spool, engine, max_jobs)
+        course = _course(spool, engine, max_jobs, looks_only=looks_only)
         return cls(spool, engine, nodes, course, max_jobs)
 
     @property
@@ -135,7 +136,10 @@ class Simulation:
         return [record.cells[2].value for record in ExperimentFile.read(self.file).table.rows]
 
 
-def _course(spool: Spool, engine: Engine, max_jobs: int | None) -> Course:
+def _course(
+    spool: Spool, engine: Engine, max_jobs: int | None, *, looks_only: bool = False
+) -> Course:
+    submitter = submitter_of(spool, engine, max_jobs)
     return Course(
-        spool, engine, submitter_of(spool, engine, max_jobs), submitted_rows(spool), PATIENCE
+        spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only
     )
