@@ -361,6 +361,8 @@ class Course:
 
     def _follow_up(self, job: CourseJob, job_id: JobId, stopped: str, changes: Changes) -> None:
         settlement = job.settlement
+        if settlement.next is not Next.WAIT and not self._looks_only:
+            _drop_if_empty(self._spool.job_log(job.key.array, str(job_id)))
         match settlement.next:
             case Next.WAIT:
                 self._say(settlement.rows, changes)
@@ -423,6 +425,13 @@ def last_line(path: Path) -> str:
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _drop_if_empty(log: Path) -> None:
+    """Remove a log that says nothing: one a job is a lot of files."""
+    with suppress(OSError):  # there may be none
+        if not log.stat().st_size:
+            log.unlink()
 
 
 def _has_ended(job: CourseJob) -> bool:

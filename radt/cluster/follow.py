@@ -129,6 +129,7 @@ class Follower:
         notifier: Told of workloads that do not finish.
         stop: Ends the looking.
         on_look: Called about once a second.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -145,9 +146,11 @@ class Follower:
         stop: StopRequest,
         wait_for_file_s: float = 30.0,
         on_look: Callable[[Course], None] = lambda _course: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spool = spool
         self._course = course
+        self._clock = clock
         self._home = home
         self._console = console
         self._reader: StoreReader | None = None
@@ -159,13 +162,18 @@ class Follower:
         self._wait_for_file_s = wait_for_file_s
         self._statuses = PacedStatuses(statuses, lambda text: self._say(text, "red"))
         self._labels = [key for job in spool.submission.jobs for key in spool.submission.workloads(job)]
-        self._began_s = time.monotonic()
+        self._began_s = clock()
         self._ended_before = 0
         self._is_first = True
         self._to_collect: set[JobKey] = set()
         self._next_collection_s = self._began_s + COLLECT_S
         self._said: set[str] = set()
         self._found = Followed()
+
+    @property
+    def writes(self) -> int:
+        """How often the file was written."""
+        return self._statuses.writes
 
     def run(self, *, once: bool = False) -> Followed:
         """Follow until all is settled, the rest is held, or the user stops looking.
@@ -179,11 +187,11 @@ class Follower:
         self._console.label_width = label_width(key.label for key in self._labels)
         try:
             while True:
-                self._step()
+                self.step()
                 if self._course.is_settled or self._course.is_stuck or once or self._stop:
                     break
                 self._on_look(self._course)
-                self._show()
+                self.show()
                 self._stop.wait(_LOOP_S)
         finally:
             self._console.hide_live()
@@ -198,8 +206,13 @@ class Follower:
             self._found.problem = held_error(self._course)
         return self._found
 
-    def _step(self) -> None:
-        now_s = time.monotonic()
+    def step(self) -> None:
+        """Do what is due.
+
+        Raises:
+            ClusterError: The engine refuses to answer.
+        """
+        now_s = self._clock()
         changes = self._course.step(now_s)
         for note in changes.notes:
             self._say(note, "yellow")
@@ -209,7 +222,7 @@ class Follower:
         if ended or (now_s >= self._next_collection_s and self._to_collect):
             self._collect(ended)
         self._report(changes)
-        self._statuses.write_if_due(time.monotonic())
+        self._statuses.write_if_due(now_s)
         self._is_first = False
 
     def _write_all(self) -> None:
@@ -228,7 +241,7 @@ class Follower:
         """
         if self._collection is None:
             return False
-        self._next_collection_s = time.monotonic() + COLLECT_S
+        self._next_collection_s = self._clock() + COLLECT_S
         jobs = None if ended is None else sorted(self._to_collect | ended)
         try:
             found = self._collection.collect(jobs)
@@ -320,7 +333,8 @@ class Follower:
 
     # The terminal ---------------------------------------------------------------------------------
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Bring the live table up to date."""
         view = Overview.of(self._course, self._engine_name)
         self._console.show_text(
             lambda width, height: cluster_table(view, width, height, self._progress())
@@ -330,7 +344,7 @@ class Follower:
         """How far it is; when it will end by how fast workloads ended since somebody looks."""
         ended, total = len(self._found.workloads), len(self._labels)
         here = ended - self._ended_before
-        elapsed_s = time.monotonic() - self._began_s
+        elapsed_s = self._clock() - self._began_s
         remaining_s = elapsed_s / here * (total - ended) if here else None
         return ProgressView(ended, total, elapsed_s, remaining_s)
 

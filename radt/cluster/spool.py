@@ -228,6 +228,8 @@ class Attempt:
         put(self.path / f"statuses.{number}.json", json.dumps(content))
         before, self._written = self._written, number
         (self.path / f"statuses.{before}.json").unlink(missing_ok=True)
+        if ended:  # few files are to be left
+            (self.path / f"beat.{self._beats}").unlink(missing_ok=True)
 
     def view(self) -> AttemptView:
         """Return what the folder shows now."""
