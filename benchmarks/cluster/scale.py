@@ -195,6 +195,7 @@ class _Experiment:
                 began_s, cpu_s = time.perf_counter(), time.process_time()
                 follower.step()
                 follower.show()
+                console.flush()
                 self.cpu_s += time.process_time() - cpu_s
                 if not self.submits:
                     self.submit_s += time.perf_counter() - began_s
