@@ -64,6 +64,8 @@ from radt.tags import (
 
 #: How long a job that is not asked to end waits for a folder that is full or away, at its end.
 PATIENCE_S = 600.0
+#: The same for MLflow and Postgres, where the node brings runs there itself.
+DELIVERY_S = 120.0
 _POLL_S = 0.1
 _COLUMNS = 120
 
@@ -292,7 +294,7 @@ class NodeRunner:
 
     def _wait_until_stored(self, session: Session) -> None:
         """Return when the collector has all of the runs in the store."""
-        deadline_s = self._deadline(time.monotonic())
+        deadline_s = Deadline(self._stop, time.monotonic() + PATIENCE_S)
         while time.monotonic() < deadline_s():
             try:
                 if not session.client.status().runs:
@@ -306,7 +308,7 @@ class NodeRunner:
         if not self._submission.is_direct:
             return
         hurry_uploads(session.home.store_path)
-        deadline_s = self._deadline(time.monotonic())
+        deadline_s = Deadline(self._stop, time.monotonic() + DELIVERY_S)
         while time.monotonic() < deadline_s():
             waiting = backlogs(session.home.store_path, session.store_uri)
             if not any(backlog.ended or backlog.workloads for backlog in waiting):
@@ -321,16 +323,13 @@ class NodeRunner:
             return
         with suppress(RadtError):  # there may be no run at all
             drain_leftovers(place.home)
-        deadline_s = self._deadline(time.monotonic())
+        deadline_s = Deadline(self._stop, time.monotonic() + PATIENCE_S)
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:
             place.keep()
             unsent = f"not all was sent, and is in {place.path} on {node_name()}: {unsent}"
         if not pulse.finish(reason or unsent, deadline_s):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
-
-    def _deadline(self, since_s: float) -> Deadline:
-        return Deadline(self._stop, since_s + PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
