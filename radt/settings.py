@@ -296,6 +296,13 @@ CLUSTER_BEAT_S = Setting(
     10.0,
     "Seconds between a cluster's node's signs of life in the shared folder.",
 )
+CLUSTER_PATIENCE_S = Setting(
+    "",
+    ("RADT_CLUSTER_PATIENCE_S",),
+    NUMBER,
+    600.0,
+    "Seconds that a cluster's job waits at its end for a shared folder that is full or away.",
+)
 
 #: Options of the command line that a variable or a settings file may set, too.
 OPTIONS: tuple[Setting[Any], ...] = (
@@ -335,6 +342,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     ARCHIVE_S,
     CLUSTER_PART_S,
     CLUSTER_BEAT_S,
+    CLUSTER_PATIENCE_S,
 )
 SETTINGS = (*OPTIONS, *VARIABLES)
 

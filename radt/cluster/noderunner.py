@@ -62,9 +62,7 @@ from radt.tags import (
     CLUSTER_SUBMISSION,
 )
 
-#: How long a job that is not asked to end waits for a folder that is full or away, at its end.
-PATIENCE_S = 600.0
-#: The same for MLflow and Postgres, where the node brings runs there itself.
+#: How long a job waits at its end for MLflow and Postgres, where it brings runs there itself.
 DELIVERY_S = 120.0
 _POLL_S = 0.1
 _COLUMNS = 120
@@ -294,7 +292,7 @@ class NodeRunner:
 
     def _wait_until_stored(self, session: Session) -> None:
         """Return when the collector has all of the runs in the store."""
-        deadline_s = Deadline(self._stop, time.monotonic() + PATIENCE_S)
+        deadline_s = self._deadline()
         while time.monotonic() < deadline_s():
             try:
                 if not session.client.status().runs:
@@ -323,13 +321,17 @@ class NodeRunner:
             return
         with suppress(RadtError):  # there may be no run at all
             drain_leftovers(place.home)
-        deadline_s = Deadline(self._stop, time.monotonic() + PATIENCE_S)
+        deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:
             place.keep()
             unsent = f"not all was sent, and is in {place.path} on {node_name()}: {unsent}"
         if not pulse.finish(reason or unsent, deadline_s):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def _deadline(self) -> Deadline:
+        patience_s = settings.variable(settings.CLUSTER_PATIENCE_S, os.environ).value
+        return Deadline(self._stop, time.monotonic() + patience_s)
 
 
 @dataclass(frozen=True, slots=True)
