@@ -371,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop.take_signals()
     try:
         return NodeRunner(Spool(given.submission), JobKey(given.array, given.index), stop).run()
-    except RadtError as error:
+    except (RadtError, OSError) as error:
         print(f"radt: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the job's own log
         return 1
 

@@ -14,13 +14,14 @@ import pytest
 from radt.cluster.collecting import Collection, collect
 from radt.cluster.noderunner import NodeRunner, NodeStop
 from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, JobKey, Start
+from radt.collector.client import CollectorClient
 from radt.experiment.status import RowStatus
 from radt.home import Home
 from radt.model import SOFTWARE, RunStatus
 from radt.store.reader import StoreReader
 from radt.tags import CLUSTER_ATTEMPT, CLUSTER_JOB_ID, CLUSTER_NODE, CLUSTER_SUPERSEDED
 from tests.cluster.node_kit import JOB, TRAIN, Nodes, collectors_of, nodes_in, texts, view
-from tests.support.bench import bench_in
+from tests.support.bench import bench_in, stop_collectors
 from tests.support.disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -339,6 +340,50 @@ def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes) -> Non
     assert texts(spool) == ["FINISHED"]
     assert str(place) in word.reason
     assert (place / "home" / "radt.db").exists()
+
+
+@pytest.fixture
+def with_mlflow(tmp_path: Path) -> Iterator[Nodes]:
+    with bench_in(tmp_path, columns=100) as bench:
+        bench.script("train.py", TRAIN)
+        with nodes_in(bench, tmp_path) as made:
+            yield made
+        stop_collectors(Path(bench.env["RADT_RUNTIME_DIR"]))
+
+
+def mlflow_has_it(nodes: Nodes) -> None:
+    runs = nodes.bench.mlflow_runs("study").values()
+    (one,) = (run for run in runs if "radt.letter" in run.data.tags)
+    assert one.info.status == "FINISHED"
+    assert one.data.metrics["loss"] == pytest.approx(0.1 / 50)
+    files = {file.path for file in nodes.bench.mlflow.list_artifacts(one.info.run_id)}
+    assert {"output.log", "notes", "radt"} <= files
+
+
+def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes, archives: None) -> None:
+    nodes = with_mlflow
+    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
+    let_go(nodes)
+    nodes.run(spool)
+    uri = nodes.home.default_tracking_uri
+    with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=60.0) as client:
+        collected = collect(spool, nodes.home, tracking_uri=uri, client=client)
+        assert collected.problems == ()
+        nodes.bench.wait_delivered()
+    mlflow_has_it(nodes)
+
+
+def test_nodes_that_reach_mlflow_bring_runs_there(with_mlflow: Nodes, archives: None) -> None:
+    nodes = with_mlflow
+    settings = {"RADT_TRACKING_URI": nodes.home.default_tracking_uri}
+    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"], settings=settings)
+    let_go(nodes)
+    nodes.run(spool)
+    mlflow_has_it(nodes)
+    collect(spool, nodes.home, tracking_uri=nodes.home.default_tracking_uri)
+    with nodes.reader as reader:
+        assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
+        assert reader.runs_to_deliver(nodes.home.default_tracking_uri) == []
 
 
 # What runs nothing ------------------------------------------------------------------------------
