@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
 from radt import __version__, settings
+from radt.cluster.gpus import allocated_machine
 from radt.cluster.nodeplace import COLLECTOR_GRACE_S, NodePlace, end_collector
 from radt.cluster.nodeplan import Carried, options_of, planned, series_of
 from radt.cluster.pulse import NodeStatuses, Pulse
@@ -123,12 +124,13 @@ class NodeRunner:
             OSError: The same.
         """
         carried = Carried.of([attempt.view() for attempt in self._spool.attempts(self._job)])
-        machine = replace(Machine.detect(), by_place=True)
+        machine = Machine(1)
         plan: ExperimentPlan | None = None
         pending: Sequence[PendingWorkload] = ()
         problem = ""
         try:
             self._check()
+            machine = allocated_machine()
             plan = planned(self._spool, self._job, machine, carried)
             pending = pending_workloads(plan, options_of(self._submission))
         except RadtError as error:

@@ -48,6 +48,8 @@ from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
+#: Jobs that find no radt, no folder or another version, until the others are held.
+MOST_UNFIT = 2
 #: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
 PREEMPTED = "preempted"
 TIME_LIMIT = "the job's time limit"
@@ -406,12 +408,14 @@ class Spool:
         Raises:
             OSError: It cannot be written.
         """
-        for number in ("first", "second"):
+        names = ("first", "second")
+        assert len(names) == MOST_UNFIT
+        for name in names:
             try:
-                (self.path / "unfit" / number).mkdir(mode=0o700, parents=True)
+                (self.path / "unfit" / name).mkdir(mode=0o700, parents=True)
             except FileExistsError:
                 continue
-            if number == "second":
+            if name == names[-1]:
                 self.hold(f"two jobs could not begin: {reason}")
             return
 
