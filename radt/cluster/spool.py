@@ -48,8 +48,9 @@ from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
-#: Jobs that find no radt, no folder or another version, until the others are held.
-MOST_UNFIT = 2
+#: Made by the jobs that find no radt, no folder or another version; the last one holds the others.
+_UNFIT = ("first", "second")
+MOST_UNFIT = len(_UNFIT)
 #: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
 PREEMPTED = "preempted"
 TIME_LIMIT = "the job's time limit"
@@ -408,14 +409,12 @@ class Spool:
         Raises:
             OSError: It cannot be written.
         """
-        names = ("first", "second")
-        assert len(names) == MOST_UNFIT
-        for name in names:
+        for name in _UNFIT:
             try:
                 (self.path / "unfit" / name).mkdir(mode=0o700, parents=True)
             except FileExistsError:
                 continue
-            if name == names[-1]:
+            if name == _UNFIT[-1]:
                 self.hold(f"two jobs could not begin: {reason}")
             return
 

@@ -115,7 +115,7 @@ class Way:
     def differences(self) -> list[str]:
         """Between node and submit host, apart from what is each one's own."""
         found = differences(self.node.store_path, self.home.store_path)
-        return [line for line in found if not line.startswith("run ")]
+        return [line for line in found if not line.startswith(("run ", "workload "))]
 
 
 @pytest.fixture
