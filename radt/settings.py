@@ -38,7 +38,7 @@ from radt.setting_values import (
 
 T = TypeVar("T")
 
-#: Tables of a settings file that are read elsewhere: Model to command, name to environment, clusters.
+#: Tables of a settings file that are read elsewhere: commands, environments, clusters.
 OTHER_TABLES = frozenset({"models", "environments", "cluster"})
 
 

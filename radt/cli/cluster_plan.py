@@ -1,4 +1,4 @@
-"""What a start on a cluster would submit: arrays, their jobs, the first script, the engine's word."""
+"""What a start on a cluster would submit: arrays, the first script, and what the engine says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``[cluster]`` and ``[cluster.NAME]`` of a settings file say, and which of them ``--on`` means.
+"""The tables ``[cluster]`` and ``[cluster.NAME]`` of a settings file, and what ``--on`` names.
 
 ``[cluster]`` holds for every cluster; ``[cluster.NAME]`` is one of them, with what differs there.
 """
