@@ -322,7 +322,7 @@ class _Start:
         *,
         detach: bool,
     ) -> int:
-        """Submit the file's workloads to a cluster, or go on with those that were; the exit code."""
+        """Submit the file's workloads, or go on with those that were; returns the exit code."""
         from rich.console import Console
 
         from radt.cluster.engines import open_engine

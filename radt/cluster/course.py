@@ -274,7 +274,7 @@ class Course:
                 self._touched.add(forgotten[job_id].key)
 
     def _give_orders(self) -> None:
-        """Cancel, hold or release, where that is due; again with each question, as long as it is."""
+        """Cancel, hold or release where that is due; with each question, as long as it is."""
         if self._looks_only:
             return
         if self._cancels:

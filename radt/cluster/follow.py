@@ -1,4 +1,4 @@
-"""Follows a submission: statuses into the experiment file, runs into the data folder, lines for people.
+"""Follows a submission: statuses go into the file, runs into the data folder, lines to the user.
 
 Whoever follows holds the experiment's lock, so there is one at a time. Who ends it ends nothing but
 the looking: the jobs go on, and the next one who looks brings the file up to date.
@@ -161,7 +161,8 @@ class Follower:
         self._on_look = on_look
         self._wait_for_file_s = wait_for_file_s
         self._statuses = PacedStatuses(statuses, lambda text: self._say(text, "red"))
-        self._labels = [key for job in spool.submission.jobs for key in spool.submission.workloads(job)]
+        submission = spool.submission
+        self._labels = [key for job in submission.jobs for key in submission.workloads(job)]
         self._began_s = clock()
         self._ended_before = 0
         self._is_first = True

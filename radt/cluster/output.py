@@ -23,7 +23,7 @@ class OutputTails:
         self._running: dict[JobKey, str] = {}
 
     def relay(self, course: Course) -> None:
-        """Print what was written since the last call; the last lines of jobs that have ended, too."""
+        """Print what was written since the last call, also of jobs that have ended since."""
         now = {
             job.key: job.state.nodes
             for job in course.jobs.values()

@@ -286,7 +286,7 @@ class _Case:
 def _known(
     attempts: Sequence[AttemptView], rows: Sequence[SubmittedRow]
 ) -> Mapping[int, RowStatus]:
-    """What the attempts say of rows: the newest word, of earlier attempts only what came to an end."""
+    """What the attempts say of rows; of earlier attempts only what came to its end."""
     known: dict[int, RowStatus] = {}
     for row in rows:
         for view in reversed(attempts):

@@ -1,4 +1,4 @@
-"""What the nodes of a simulated cluster do: they write attempts as node runners do, and run nothing."""
+"""The nodes of a simulated cluster: they write attempts as node runners do, and run nothing."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class SimulatedNodes:
     ) -> Generator[float, Notice | None, Notice | None]:
         """Work for as long as a workload takes; return why it was asked to end, if it was."""
         rows = self._rows[key]
-        ids = {row.line: f"{attempt.path.parent.parent.name}-{attempt.number}-{row.line}" for row in rows}
+        job = attempt.path.parent.parent.name
+        ids = {row.line: f"{job}-{attempt.number}-{row.line}" for row in rows}
 
         def put(text: str, reason: str = "") -> None:
             for row in rows:

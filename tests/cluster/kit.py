@@ -1,4 +1,4 @@
-"""Submissions for tests: a file, its spool, a simulated cluster whose nodes write as real ones do."""
+"""Submissions for tests: a file, its spool, and a cluster whose nodes write as real ones do."""
 
 from __future__ import annotations
 

@@ -176,7 +176,8 @@ def test_a_shape_that_is_refused_fails_its_rows_only(
     simulation.finish()
     half = len(good.jobs)
     assert simulation.statuses()[:half] == ["FINISHED"] * half
-    assert all(text.startswith("FAILED: the cluster refuses") for text in simulation.statuses()[half:])
+    refused = simulation.statuses()[half:]
+    assert all(text.startswith("FAILED: the cluster refuses") for text in refused)
 
 
 def test_ids_are_known_to_whoever_comes_next(tmp_path: Path) -> None:

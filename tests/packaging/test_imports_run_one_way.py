@@ -76,7 +76,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     | {"runner", "experiment", "delivery", "store", "collector"}
     | {"collocation", "listeners"},
     "selftest": BASE | {"store", "collector", "collocation", "listeners", "analysis"},
-    "api": BASE | {"runner", "experiment", "listeners", "collocation"},
+    "api": BASE | {"runner", "experiment", "listeners", "collocation", "cluster"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
     "frontend": BASE
     | {"store", "delivery", "importers", "analysis", "render", "trace"}
