@@ -92,9 +92,9 @@ class JobFacts:
 
     ``state`` is None where the engine has no such job any more, or was not asked yet. ``silent_s``
     is for how long neither the engine's word nor anything of the attempts has changed; 0 while the
-    engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why jobs of the
-    submission were told not to begin, ``stopped`` is why it was stopped. ``log_line`` is the last
-    line of the job's log.
+    engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why
+    jobs of the submission were told not to begin, ``stopped`` is why it was stopped. ``log_line``
+    is the last line of the job's log.
     """
 
     job_id: str
