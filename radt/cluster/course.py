@@ -138,8 +138,8 @@ class Course:
     @property
     def is_stuck(self) -> bool:
         """Whether it is held, and nothing of it runs any more."""
-        running = any(job.is_running for job in self.jobs.values())
-        return self._answers and bool(self._spool.held) and not running
+        ends = any(job.is_running or _has_ended(job) for job in self.jobs.values())
+        return self._answers and bool(self._spool.held) and not ends
 
     @property
     def held(self) -> str:

@@ -79,11 +79,13 @@ class Patience:
     """How long to wait for a word, seconds.
 
     ``lost_s`` where the engine has forgotten a job and no beat comes; ``outcome_s`` where it says
-    that a job has ended: a network file system shows new files up to a minute later.
+    that a job has ended: a network file system shows new files up to a minute later. Of a stopped
+    job, for whose end somebody waits, ``stopped_s``.
     """
 
     lost_s: float = 300.0
     outcome_s: float = 60.0
+    stopped_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class _Case:
             case Phase.RUNNING:
                 return self._running(state.nodes)
         has_run = newest is not None or bool(state.nodes)
-        if has_run and self._word is None and self._job.silent_s < self._patience.outcome_s:
+        patience_s = self._patience.stopped_s if self._job.stopped else self._patience.outcome_s
+        if has_run and self._word is None and self._job.silent_s < patience_s:
             return self._running(state.nodes)
         return self._ended(state.end or End.FAILED)
 
