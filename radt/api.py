@@ -100,9 +100,7 @@ def run_experiment(
         "home": data,
         "options": chosen,
         "console": Console(highlight=False),
-        "tracking_uri": tracking_uri
-        or values[settings.TRACKING_URI]
-        or data.default_tracking_uri,
+        "tracking_uri": tracking_uri or values[settings.TRACKING_URI] or data.default_tracking_uri,
         "store_uri": store_uri or values[settings.STORE_URI] or None,
     }
     if (cluster := ClusterSettings.chosen(values)) is not None:

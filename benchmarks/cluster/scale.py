@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.results import Bar, Findings, Table
 from rich.console import Console
 
+from benchmarks.results import Bar, Findings, Table
 from radt.cluster.collecting import Collection
 from radt.cluster.course import POLL_S, Course
 from radt.cluster.engine import ArrayRequest
@@ -219,9 +219,7 @@ class _Experiment:
             self._follower(course, console, collection).run(once=True)
         return time.perf_counter() - began_s
 
-    def _follower(
-        self, course: Course, console: RunConsole, collection: Collection
-    ) -> Follower:
+    def _follower(self, course: Course, console: RunConsole, collection: Collection) -> Follower:
         return Follower(
             self.spool,
             course,

@@ -21,12 +21,12 @@ from radt.cluster.follow import Follower, PacedStatuses
 from radt.cluster.output import OutputTails
 from radt.cluster.overview import Overview, overview_lines
 from radt.cluster.rows import submitted_rows, submitted_table
-from radt.cluster.shape import WorkloadKey
 from radt.cluster.settle import SubmittedRow
+from radt.cluster.shape import WorkloadKey
 from radt.cluster.spool import Spool
 from radt.cluster.start import course_of, plan_of, reopened
 from radt.collector.client import CollectorClient
-from radt.errors import EngineAwayError, HeldError, RadtError
+from radt.errors import EngineAwayError, HeldError
 from radt.experiment.columns import QUEUED, parse_status
 from radt.experiment.files import table_path
 from radt.experiment.lock import ExperimentLock, Holder

@@ -384,9 +384,7 @@ class _Start:
             console.out(detached.log.read_text(encoding="utf-8", errors="replace"), end="")
             return detached.exit_code or 0
         console.print(
-            Text.assemble(
-                (name, "bold"), f" runs in the background, pid {detached.holder.pid}"
-            )
+            Text.assemble((name, "bold"), f" runs in the background, pid {detached.holder.pid}")
         )
         console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)
         for name, purpose in (

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from radt.cluster.engine import Engine, JobId, JobState, Phase
 from radt.cluster.settle import (
+    PATIENCE,
     JobFacts,
     Next,
     Patience,
@@ -100,7 +101,7 @@ class Course:
         engine: Engine,
         submitter: Submitter,
         rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
-        patience: Patience = Patience(),
+        patience: Patience = PATIENCE,
         *,
         looks_only: bool = False,
     ) -> None:
@@ -391,6 +392,8 @@ class Course:
 
     def _count_failure(self, reason: str) -> None:
         """Hold the rest once jobs end one after the other before they have run anything."""
+        if self._questions <= 1:
+            return  # it was so before, and who began to follow may have mended it
         self._failures = self._failures + 1 if reason else 0
         if self._failures >= MOST_UNFIT and not (self._spool.held or self._looks_only):
             self._spool.hold(reason)

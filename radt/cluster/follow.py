@@ -259,18 +259,18 @@ class Follower:
 
     def _report(self, changes: Changes) -> None:
         outcomes = [
-            (self._outcome(job, key), job, key) for job in changes.ended for key in job.workloads
+            (self._outcome(job, key), key) for job in changes.ended for key in job.workloads
         ]
         shown = not self._is_first or len(outcomes) <= _MOST_LINES_BEFORE
-        for outcome, job, key in outcomes:
+        for outcome, key in outcomes:
             self._found.workloads.append(outcome)
             if shown:
                 total = len(self._labels)
                 self._console.workload_ended(len(self._found.workloads), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
-                self._notify(outcome, job, key)
+                self._notify(outcome, key)
         if not shown:
-            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _, _ in outcomes)
+            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
             self._say(f"{len(outcomes)} of {len(self._labels)} workloads had ended{failed}")
         if self._is_first:
@@ -326,11 +326,9 @@ class Follower:
         except RadtError:
             return None  # it comes later, or only its status does
 
-    def _notify(self, outcome: WorkloadOutcome, job: CourseJob, key: WorkloadKey) -> None:
+    def _notify(self, outcome: WorkloadOutcome, key: WorkloadKey) -> None:
         plan = WorkloadPlan(key.experiment, key.label, ())
-        self._notifier.send(
-            Notification.of_workload(plan, outcome, self._spool.submission.file)
-        )
+        self._notifier.send(Notification.of_workload(plan, outcome, self._spool.submission.file))
 
     # The terminal ---------------------------------------------------------------------------------
 

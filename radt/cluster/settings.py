@@ -140,7 +140,7 @@ def all_clusters(file: SettingsFile | None) -> Iterable[ClusterSettings]:
         UsageError: A setting is not valid.
     """
     names = dict.fromkeys((SLURM, *(() if file is None else _tables(file))))
-    found = (ClusterSettings.in_file(name, file) for name in names)
+    found = (ClusterSettings.named(name, file) for name in names)
     return [cluster for cluster in found if cluster is not None]
 
 

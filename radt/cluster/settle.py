@@ -88,6 +88,9 @@ class Patience:
     stopped_s: float = 10.0
 
 
+PATIENCE = Patience()
+
+
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """What is known of a job.
@@ -122,7 +125,7 @@ class Settlement:
 
 
 def settle(
-    job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience = Patience()
+    job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience = PATIENCE
 ) -> Settlement:
     """Return how the rows of a job stand and what is next."""
     return _Case(job, rows, patience).settled()

@@ -92,9 +92,10 @@ class SimulatedNodes:
 
     def _carried(self, job: JobKey, rows: Sequence[SubmittedRow]) -> dict[int, RowStatus]:
         """What earlier attempts brought to its end."""
-        found: dict[int, RowStatus] = {}
-        for attempt in self._spool.attempts(job):
-            for line, status in attempt.view().statuses.items():
-                if any(row.line == line and row.is_over(status.text) for row in rows):
-                    found[line] = status
-        return found
+        said = [attempt.view().statuses for attempt in self._spool.attempts(job)]
+        return {
+            row.line: statuses[row.line]
+            for statuses in said
+            for row in rows
+            if row.line in statuses and row.is_over(statuses[row.line].text)
+        }

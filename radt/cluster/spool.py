@@ -320,6 +320,7 @@ class Spool:
         numbers = [request.number for request in self._requests(array)]
         request = Request(array, max(numbers, default=0) + 1, tuple(indices))
         path = self.path / "arrays" / str(array) / f"request.{request.number}.json"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         put(path, json.dumps(request.indices))
         return request
 
@@ -346,7 +347,7 @@ class Spool:
     def _requests(self, array: int) -> list[Request]:
         folder = self.path / "arrays" / str(array)
         names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
-        ids = dict(match.groups() for name in names if (match := _JOB.fullmatch(name)))
+        ids = {m[1]: m[2] for name in names if (m := _JOB.fullmatch(name))}
         numbers = sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name)))
         return [
             Request(

@@ -25,7 +25,7 @@ from radt.cluster.opened import submissions_of
 from radt.cluster.rows import submitted_rows, submitted_table
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, Recording
-from radt.cluster.settle import Patience
+from radt.cluster.settle import PATIENCE, Patience
 from radt.cluster.shape import JobArray, Shape
 from radt.cluster.shaping import arrays_for, ask_about
 from radt.cluster.spool import Request, Spool, Submission
@@ -54,6 +54,7 @@ from radt.runner.start import (
     print_closing,
     print_header,
 )
+from radt.setting_values import find_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,14 @@ class ClusterStart:
     on: str
     settings: ClusterSettings
     engine: Engine
-    patience: Patience = Patience()
+    patience: Patience = PATIENCE
 
 
 def course_of(
     spool: Spool,
     settings: ClusterSettings,
     engine: Engine,
-    patience: Patience = Patience(),
+    patience: Patience = PATIENCE,
     *,
     looks_only: bool = False,
 ) -> Course:
@@ -108,7 +109,8 @@ def reopened(spool: Spool) -> tuple[ClusterSettings, Engine]:
         UsageError: The settings file no longer has its cluster.
     """
     submission = spool.submission
-    settings = ClusterSettings.of(submission.engine, Path(submission.file).parent)
+    file = find_settings(Path(submission.file).parent)
+    settings = ClusterSettings.named(submission.engine, file)
     if settings is None:
         raise UsageError(f"{spool.path} names no cluster", "Remove the folder")
     return settings, open_engine(settings)
@@ -324,9 +326,7 @@ class _Watch:
                 console.say(line)
             return outcome
         file, problem = str(self._path), str(found.problem or "")
-        self._notifier.send(
-            Notification.of_experiment(plan.name, outcome, file, problem=problem)
-        )
+        self._notifier.send(Notification.of_experiment(plan.name, outcome, file, problem=problem))
         try:
             print_closing(self._session, plan, outcome, None)
         except RadtError as error:
@@ -366,9 +366,7 @@ class _Watch:
             )
         return found
 
-    def _follow(
-        self, spool: Spool, course: Course, engine_name: str, statuses: StatusSink
-    ) -> None:
+    def _follow(self, spool: Spool, course: Course, engine_name: str, statuses: StatusSink) -> None:
         session = self._session
         with Collection(
             spool,

@@ -140,6 +140,4 @@ def _course(
     spool: Spool, engine: Engine, max_jobs: int | None, *, looks_only: bool = False
 ) -> Course:
     submitter = submitter_of(spool, engine, max_jobs)
-    return Course(
-        spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only
-    )
+    return Course(spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only)

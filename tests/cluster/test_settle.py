@@ -187,9 +187,7 @@ TABLE = [
         ("FINISHED", WITHOUT_A_WORD),
         Next.DONE,
     ),
-    Line(
-        "FAILED", ended(End.FAILED), (attempt("RUNNING"),), (WITHOUT_A_WORD,) * 2, Next.DONE
-    ),
+    Line("FAILED", ended(End.FAILED), (attempt("RUNNING"),), (WITHOUT_A_WORD,) * 2, Next.DONE),
     Line(
         "FAILED before it began",
         ended(End.FAILED),
