@@ -199,7 +199,9 @@ class SimulatedEngine:
     def find(self, intent: str) -> str | None:
         self._count("find")
         self._forget()
-        return next((n for n, array in self._arrays.items() if array.request.intent == intent), None)
+        return next(
+            (n for n, array in self._arrays.items() if array.request.intent == intent), None
+        )
 
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
         self._count("states")

@@ -51,7 +51,9 @@ class Slurm:
     @cached_property
     def max_array_size(self) -> int:
         limits = [int(self._config.get("MaxArraySize", "1001"))]
-        if match := re.search(r"max_array_tasks=(\d+)", self._config.get("SchedulerParameters", "")):
+        if match := re.search(
+            r"max_array_tasks=(\d+)", self._config.get("SchedulerParameters", "")
+        ):
             limits.append(int(match[1]))
         if min(limits) < 1:
             raise ClusterError(
@@ -245,8 +247,6 @@ def _state(words: str, nodes: str, starts: str = "", reason: str = "") -> JobSta
     if state in _HELD_STATES or (state in _WAITING and _HELD.search(reason)):
         return JobState(Phase.HELD, reason)
     if state in _WAITING:
-        return JobState(
-            Phase.QUEUED, reason, starts="" if starts in _UNKNOWN_TIMES else starts
-        )
+        return JobState(Phase.QUEUED, reason, starts="" if starts in _UNKNOWN_TIMES else starts)
     # COMPLETING, CONFIGURING, SUSPENDED and what later versions may add: somebody is at work.
     return JobState(Phase.RUNNING, "" if state == "RUNNING" else state.capitalize(), nodes)

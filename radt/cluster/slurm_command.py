@@ -24,9 +24,7 @@ _AWAY = re.compile(
     r"|authentication (?:error|cred)|munge|try again later|to (?:the )?database",
     re.IGNORECASE,
 )
-_NO_ROOM = re.compile(
-    r"(?:QOS|Assoc)\w*Submit\w*Limit|MaxJobCount limit", re.IGNORECASE
-)
+_NO_ROOM = re.compile(r"(?:QOS|Assoc)\w*Submit\w*Limit|MaxJobCount limit", re.IGNORECASE)
 _WAITS_FOR_ROOM = "temporarily unable to accept job"
 #: Of jobs of which some, or all, have ended meanwhile.
 GONE = re.compile(
@@ -129,7 +127,8 @@ def _error(program: str, words: str, code: int) -> ClusterError:
 
 def _away(said: str) -> EngineAwayError:
     return EngineAwayError(
-        f"Slurm does not answer: {said}", "Try again later; `scontrol ping` says whether it is there"
+        f"Slurm does not answer: {said}",
+        "Try again later; `scontrol ping` says whether it is there",
     )
 
 

@@ -334,7 +334,10 @@ def test_a_machine_without_slurm(fake: Path, jobs: Jobs) -> None:
         (
             "sbatch: error: Please give an account\nsbatch: error: Batch job submission failed: "
             "Unspecified error",
-            *(ClusterError, "Slurm refuses: Please give an account: .*Unspecified error.*radt.toml"),
+            *(
+                ClusterError,
+                "Slurm refuses: Please give an account: .*Unspecified error.*radt.toml",
+            ),
         ),
         (
             "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
@@ -399,9 +402,7 @@ def test_states_of_all_versions() -> None:
             Phase.ENDED, "OutOfMemory", "gpu-07", End.OUT_OF_MEMORY
         ),
     }
-    text = "".join(
-        f"12|{index}|{'|'.join(line.split('|'))}\n" for index, line in enumerate(lines)
-    )
+    text = "".join(f"12|{index}|{'|'.join(line.split('|'))}\n" for index, line in enumerate(lines))
     parsed = parse_queue("slurm_load_jobs: warning\n" + text)
     assert [parsed[JobId("12", index)] for index in range(len(lines))] == list(lines.values())
     assert parse_past("12_[4-9]|PENDING|\n12_1|TIMEOUT|n1\n") == {

@@ -326,7 +326,9 @@ def kill_cluster(folder: Path) -> None:
 
 
 def _program(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    return shutil.which(
+        name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+    )
 
 
 def path_of(name: str) -> str:

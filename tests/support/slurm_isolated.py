@@ -179,7 +179,10 @@ class IsolatedSlurm(Slurm):
 
     def _own_space(self, pid: int | None, kind: str) -> bool:
         try:
-            return Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink()
+            return (
+                Path(f"/proc/{pid}/ns/{kind}").readlink()
+                != Path(f"/proc/self/ns/{kind}").readlink()
+            )
         except OSError:
             return False
 
