@@ -206,8 +206,10 @@ def _expressions(jobs: Collection[JobId]) -> list[str]:
     words = []
     for array in sorted({job.array for job in jobs}, key=int):
         indices = sorted(job.index for job in jobs if job.array == array)
-        for start in range(0, len(indices), _MOST_IN_ARGUMENT):
-            words.append(f"{array}_[{ranges(indices[start : start + _MOST_IN_ARGUMENT])}]")
+        words += [
+            f"{array}_[{ranges(indices[start : start + _MOST_IN_ARGUMENT])}]"
+            for start in range(0, len(indices), _MOST_IN_ARGUMENT)
+        ]
     return words
 
 

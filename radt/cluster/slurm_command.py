@@ -35,7 +35,7 @@ _NO_CONFIGURATION = re.compile(r"configuration (?:source|file)|slurm\.conf", re.
 #: What the user can do about a refusal, by a part of Slurm's words.
 _REMEDIES = {
     "invalid partition": "`sinfo` lists the partitions; set Partition, or partition in [cluster]",
-    "invalid account": "Set account in [cluster]: `sacctmgr show associations user=$USER` lists yours",
+    "invalid account": "`sacctmgr show associations user=$USER` lists yours; set account",
     "invalid qos": "Set qos in [cluster]: `sacctmgr show qos` lists them",
     "generic resource": "`sinfo -o '%N %G'` lists the nodes' GPUs; change Gpus or Devices",
     "gres": "`sinfo -o '%N %G'` lists the nodes' GPUs; change Gpus or Devices",

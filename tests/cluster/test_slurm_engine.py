@@ -1,4 +1,4 @@
-"""Slurm as an engine, with its own daemons: what radt asks for, and what it makes of the answers."""
+"""Slurm as an engine, with its own daemons: what is asked of it, and what it answers."""
 
 from __future__ import annotations
 
@@ -143,8 +143,13 @@ def test_each_job_has_its_own_gpus_of_its_node(cluster: Slurm, jobs: Jobs) -> No
 def test_a_job_gets_what_its_shape_says(cluster: Slurm, jobs: Jobs) -> None:
     engine = Engine()
     shape = Shape(
-        **{"gpus": 2, "gpu_type": "gpu:a100", "cpus": 3, "memory_bytes": 3 << 30},
-        **{"time_s": 5400.0, "partition": "scavenge", "exclusive": True},
+        gpus=2,
+        gpu_type="gpu:a100",
+        cpus=3,
+        memory_bytes=3 << 30,
+        time_s=5400.0,
+        partition="scavenge",
+        exclusive=True,
     )
     array = engine.submit(jobs.request([3], shape, options=("--nice=5",)))
     jobs.wait_started(3)
@@ -317,18 +322,22 @@ def test_a_machine_without_slurm(fake: Path, jobs: Jobs) -> None:
             ask()
 
 
+_POLICY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+    "limit, user's size and/or time limits)"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "cause"),
     [
         (
-            "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed:"
-            " Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}",
             *(SubmitLimitError, "QOSMaxSubmitJobPerUserLimit"),
         ),
         ("sbatch: error: AssocMaxSubmitJobLimit", SubmitLimitError, "AssocMaxSubmitJobLimit"),
         (
-            "sbatch: error: QOSMaxCpuPerUserLimit\nsbatch: error: Batch job submission failed: Job "
-            "violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            f"sbatch: error: QOSMaxCpuPerUserLimit\n{_POLICY}",
             *(ClusterError, "QOSMaxCpuPerUserLimit: Batch job submission failed: Job violates"),
         ),
         (
@@ -367,7 +376,7 @@ def test_a_command_that_hangs_is_no_answer(
     (fake / "sleep").symlink_to("/bin/sleep")
     put(fake / "squeue", "exec sleep 100")
     monkeypatch.setattr(slurm_command, "TIMEOUT_S", 0.2)
-    with pytest.raises(EngineAwayError, match="squeue took more than 0.2 s"):
+    with pytest.raises(EngineAwayError, match=r"squeue took more than 0\.2 s"):
         Engine().states(["1"])
 
 
@@ -375,7 +384,8 @@ def test_accounting_is_asked_where_it_is_kept(fake: Path) -> None:
     put(fake / "scontrol", "echo 'AccountingStorageType   = accounting_storage/slurmdbd'")
     put(
         fake / "sacct",
-        "printf '12_1|COMPLETED|gpu-01\\n12_2|CANCELLED by 1000|None assigned\\n12_4|FAILED|gpu-02\\n'",
+        "echo '12_1|COMPLETED|gpu-01'\necho '12_2|CANCELLED by 1000|None assigned'\n"
+        "echo '12_4|FAILED|gpu-02'",
     )
     jobs = [JobId("12", index) for index in (1, 2, 3)]
     assert Engine().past(jobs) == {
