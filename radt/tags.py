@@ -46,7 +46,7 @@ REPEAT = "radt.repeat"
 #: The name that the repeats of a workload share.
 SERIES = "radt.series"
 
-#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and which start of that it is.
+#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and which start of it.
 CLUSTER_SUBMISSION = "radt.cluster.submission"
 CLUSTER_JOB = "radt.cluster.job"
 CLUSTER_ATTEMPT = "radt.cluster.attempt"

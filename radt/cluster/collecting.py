@@ -216,7 +216,9 @@ class Collection:
     def _known_runs(self) -> dict[str, set[str]]:
         submission, (_, reader) = self._spool.submission, self._store()
         known: dict[str, set[str]] = {}
-        for experiment in {key.experiment for job in submission.jobs for key in submission.workloads(job)}:
+        for experiment in {
+            key.experiment for job in submission.jobs for key in submission.workloads(job)
+        }:
             own = reader.tagged(CLUSTER_SUBMISSION, experiment)
             for run_id, job in reader.tagged(CLUSTER_JOB, experiment).items():
                 if own.get(run_id) == submission.submission_id:

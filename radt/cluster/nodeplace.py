@@ -104,17 +104,17 @@ def end_collector(runtime: Path, grace_s: float) -> None:
     Raises:
         OSError: There is no such folder.
     """
-    for name, is_asked in (("guardian.lock", True), ("worker.lock", False)):
+    for name in ("guardian.lock", "worker.lock"):  # a guardian ends its worker
         lock = PidLock(runtime / name)
         try:
             if pid := lock.holder():
-                _end(pid, grace_s, is_asked=is_asked)
+                _end(pid, grace_s)
         finally:
             lock.close()
 
 
-def _end(pid: int, grace_s: float, *, is_asked: bool) -> None:
-    """End a process: a guardian is asked to, and ends its worker, which it waits for."""
+def _end(pid: int, grace_s: float) -> None:
+    """Ask a process to end, and wait for it; kill it if it does not."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

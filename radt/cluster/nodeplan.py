@@ -103,7 +103,7 @@ def _as_carried(run: RunPlan, carried: Carried, rerun: bool) -> RunPlan:
 
 
 def options_of(submission: Submission) -> ExperimentOptions:
-    """Return the options of a start on a node: those of the submission that are not the host's own."""
+    """Return the options of a start on a node: those of the submit host that concern it."""
     names = {field.name for field in fields(ExperimentOptions)}
     given: dict[str, Any] = {
         name: value for name, value in submission.options.items() if name in names

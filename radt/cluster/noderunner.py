@@ -1,8 +1,8 @@
-"""Runs one job of a submission on its node: ``python -m radt.cluster.noderunner FOLDER ARRAY INDEX``.
+"""Runs a job of a submission on its node: ``python -m radt.cluster.noderunner FOLDER ARRAY INDEX``.
 
-The rows are run as a start on one machine runs them, except that their statuses and what is recorded
-of them go into the shared folder (`radt.cluster.spool`). All of the job is in a folder on the node's
-disk (`radt.cluster.nodeplace`) and ends with it.
+The rows are run as a start on one machine runs them, except that their statuses and what is
+recorded of them go into the shared folder (`radt.cluster.spool`). All of the job is in a folder on
+the node's disk (`radt.cluster.nodeplace`) and ends with it.
 
 The exit code is 0 if all rows of the job have finished.
 """
@@ -189,9 +189,7 @@ class NodeRunner:
         """Say in the shared folder why nothing runs."""
         print(f"radt: {reason}", file=sys.stderr, flush=True)  # noqa: T201 - the job's own log
         rows = {line: RowStatus(f"{RunStatus.KILLED}: {reason}") for line in killed}
-        attempt.put_statuses(
-            {**carried.rows, **rows}, kept=carried.kept, ended=True, reason=reason
-        )
+        attempt.put_statuses({**carried.rows, **rows}, kept=carried.kept, ended=True, reason=reason)
         return 1
 
     # The rows -------------------------------------------------------------------------------------
@@ -304,7 +302,7 @@ class NodeRunner:
             time.sleep(_POLL_S)
 
     def _wait_until_delivered(self, session: Session) -> None:
-        """Return when what this node brings to MLflow and Postgres itself is there, or will not be."""
+        """Return when MLflow and Postgres have what this node brings there, or will not have it."""
         if not self._submission.is_direct:
             return
         hurry_uploads(session.home.store_path)

@@ -1,7 +1,7 @@
-"""Brings what a job records from its node's disk into the shared folder, while it runs and at its end.
+"""Brings what a job records from its node's disk into the shared folder.
 
-What is new of a run travels as one file under a new name (`radt.cluster.spool` shows the folder): it
-appears complete or not at all, and a folder that is full or away costs nothing but time.
+What is new of a run travels as one file under a new name (`radt.cluster.spool` shows the folder):
+it appears complete or not at all, and a folder that is full or away costs nothing but time.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _said(error: RadtError | OSError) -> str:
 
 
 class _Archives:
-    """The process that writes the archives of a store; it ends with this one. One call at a time."""
+    """The process that writes the archives of a store, and ends with this one. For one thread."""
 
     def __init__(self, store: Path, folder: Path) -> None:
         self._store = store

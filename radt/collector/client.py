@@ -272,7 +272,7 @@ class CollectorClient:
         self._ask(Op.HURRY, {"store_path": str(store)})
 
     def deliver(self, store: Path, tracking_uri: str, store_uri: str) -> None:
-        """Have a store uploaded that has runs of other machines; "" for neither MLflow nor Postgres."""
+        """Have a store uploaded that has runs of other machines; "" for no MLflow, no Postgres."""
         registration = Registration(
             run_id="",
             store_path=str(store),

@@ -318,7 +318,7 @@ class Worker:
         log.info("collector ends")
 
     def _orphaned(self) -> bool:
-        """Return whether the process is dead that this collector is for, and its runs are stored."""
+        """Return whether the process is dead that this collector is for, and its runs stored."""
         if not self._has_owner or (self._owner is not None and self._owner.alive):
             return False
         now_s = time.monotonic()

@@ -61,7 +61,9 @@ def facts(home: Home) -> dict[tuple[str, str], dict[str, Any]]:
                 "tags": {
                     key: value
                     for key, value in tags.items()
-                    if not key.startswith(("radt.cluster.", "radt.tracker.", "radt.runner", "radt.start"))
+                    if not key.startswith(
+                        ("radt.cluster.", "radt.tracker.", "radt.runner", "radt.start")
+                    )
                 },
                 "series": {(one.listener, one.metric, one.unit, one.entity) for one in series},
                 "logged": {
@@ -170,9 +172,7 @@ def test_repeats_go_on_where_a_killed_attempt_was(nodes: Nodes) -> None:
 @pytest.mark.parametrize(
     ("number", "reason"), [(signal.SIGUSR1, TIME_LIMIT), (signal.SIGTERM, PREEMPTED)]
 )
-def test_signals_end_runs_as_ctrl_c_does(
-    nodes: Nodes, number: signal.Signals, reason: str
-) -> None:
+def test_signals_end_runs_as_ctrl_c_does(nodes: Nodes, number: signal.Signals, reason: str) -> None:
     file = nodes.bench.experiment(WAITS + "study,2,later,,,cpu,top@100ms,train.py,\n")
     spool = nodes.submit(file, ["1", "2"])
     runner = nodes.start(spool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ class Way:
 
     def finish(self) -> str:
         self.shipper.start()
-        return self.shipper.finish(lambda: 0.0, lambda: False)
+        return self.shipper.finish(lambda: math.inf, lambda: False)
 
     def waiting(self) -> list[str]:
         return [cargo.name for cargo in cargo_in(self.attempt.run_folder(self.run.run_id))]
@@ -185,9 +186,7 @@ def test_what_mlflow_knows_of_a_run_stays(way: Way) -> None:
         assert [one.run_id for one in reader.runs_to_deliver("sqlite:///m.db")] == [kit.RUN_ID]
 
 
-def test_where_nobody_looks_files_do_not_pile_up(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_looks_files_do_not_pile_up(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "MOST_WAITING", 4)
     for value in range(11):
         kit.add_points(way.writer, 0, [float(value)])
