@@ -140,7 +140,9 @@ def study(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
     study.go()
     for follower in study.followers:
         follower.kill()
-        follower.communicate()
+        follower.wait()
+        assert follower.stdout is not None
+        follower.stdout.close()
     slurm.run("scancel", "--quiet", f"--user={os.getuid()}")
     wait_until(lambda: study.queue() == [], "an empty queue")
     slurm.wait_idle()
