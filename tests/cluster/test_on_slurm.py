@@ -51,7 +51,8 @@ time = "20min"
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    with slurm_cluster(3, 2) as cluster:
+    # As sites have it: time enough for a job to end by itself.
+    with slurm_cluster(3, 2, settings={"KillWait": "30"}) as cluster:
         yield cluster
 
 
@@ -240,7 +241,7 @@ def test_a_detached_follower_is_attached_to(study: Study) -> None:
 
 def test_no_slurm_here(study: Study) -> None:
     study.write({"solo": 1})
-    study.environ = {**study.environ, "SLURM_CONF": str(study.folder / "missing.conf")}
+    study.environ = {**study.environ, "PATH": str(study.folder)}
     before = study.file.read_text()
     output = study.radt("study.csv", code=1)
     assert len(output.strip().splitlines()) <= 3, output
