@@ -19,8 +19,8 @@ from benchmarks.parts import run_parts
 HEADING = "## Experiments on a cluster"
 _SETTING = (
     "A simulated cluster whose nodes write the files that real ones write; its time is virtual, "
-    "the CPU time of the follower is not. Each workload is one row and takes a minute; 5 % of starts "
-    "end by a failure of the node, 5 % by a preemption."
+    "the CPU time of the follower is not. Each workload is one row and takes a minute. "
+    "5 % of starts end by a failure of the node, 5 % by a preemption."
 )
 
 
