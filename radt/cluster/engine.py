@@ -133,7 +133,10 @@ class Engine(Protocol):
         """
 
     def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
-        """Ask jobs to end as Ctrl-C does; with ``now`` kill them. Ended ones are left alone."""
+        """Ask jobs to end as Ctrl-C does; with ``now`` kill them. Ended ones are left alone.
+
+        Of a job that was killed the engine may say that it failed.
+        """
 
     def release(self, jobs: Collection[JobId]) -> None:
         """Let held jobs start."""

@@ -124,10 +124,14 @@ class Slurm:
         return {job: found[job] for job in jobs if job in found}
 
     def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
-        # Plain scancel: pending jobs end; steps get SIGTERM, and SIGKILL after KillWait.
+        if now:
+            # A signal to the job is a polite cancel, whichever it is; one to a step is itself.
+            steps = [f"{job}.0" for job in sorted(jobs)]
+            for start in range(0, len(steps), _MOST_IN_ARGUMENT):
+                some = steps[start : start + _MOST_IN_ARGUMENT]
+                run("scancel", "--signal=KILL", *some, harmless=GONE)
+        # Pending jobs end; steps get SIGTERM, and SIGKILL after KillWait (30 s unless it is set).
         for words in _expressions(jobs):
-            if now:
-                run("scancel", "--quiet", "--full", "--signal=KILL", words, harmless=GONE)
             run("scancel", "--quiet", words, harmless=GONE)
 
     def release(self, jobs: Collection[JobId]) -> None:

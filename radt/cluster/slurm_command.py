@@ -28,7 +28,7 @@ _NO_ROOM = re.compile(r"(?:QOS|Assoc)\w*Submit\w*Limit|MaxJobCount limit", re.IG
 _WAITS_FOR_ROOM = "temporarily unable to accept job"
 #: Of jobs of which some, or all, have ended meanwhile.
 GONE = re.compile(
-    r"No error|Invalid job id|already complet|already finished|not pending|no longer pending",
+    r"No error|Invalid job id|already complet|already finished|(?:not|is|no longer) pending",
     re.IGNORECASE,
 )
 _NO_CONFIGURATION = re.compile(r"configuration (?:source|file)|slurm\.conf", re.IGNORECASE)
