@@ -236,6 +236,10 @@ class Slurm:
         """SIGKILL to slurmctld; it keeps what it has saved until then (every few seconds)."""
         self._controller.kill()
 
+    def stop_controller(self) -> None:
+        """End slurmctld, which saves what it knows."""
+        self._controller.stop()
+
     def start_node(self, name: str) -> None:
         """Start a node's slurmd."""
         command = [*self.entrance(name), path_of("slurmd"), "-D", "-N", name]
@@ -256,6 +260,13 @@ class Slurm:
                     pass  # it has ended meanwhile
             for pid in pids:
                 wait_until(lambda pid=pid: not alive(pid), f"the end of {pid}")  # type: ignore[misc]
+
+    def declare_down(self, name: str) -> None:
+        """Tell the controller that a node is down, which takes it half a minute to find out.
+
+        The node is in use again as soon as its slurmd is started.
+        """
+        self.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
 
     def processes(self, name: str) -> list[int]:
         """Live processes of a node: of Slurm, of its jobs, and what those have left behind."""
