@@ -44,7 +44,6 @@ for kept in "$dir" "$@"; do
 done
 umount $stage
 mount --bind "$dir/$name/munge" "$dir/munge"
-rm -f "$dir/munge/socket"
 $MUNGED
 while :; do sleep 1000 & wait $!; done  # bash takes leave of whoever ends here
 """
@@ -131,6 +130,7 @@ class IsolatedSlurm(Slurm):
         for part in ("tmp", "home", "munge"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         (folder / "munge").chmod(0o755)
+        (folder / "munge" / "socket").unlink(missing_ok=True)  # of its last life
         (folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         offset = str(CLOCK_STEP_S * self.machines.index(name))
         init = _INIT.replace("$MUNGED", " ".join(self.munged_command()))
