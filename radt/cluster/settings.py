@@ -165,9 +165,7 @@ def _source(file: SettingsFile, *names: str) -> str:
     return f"{file.key(*names)} of {file.path}"
 
 
-def _unknown_cluster(
-    name: str, tables: Mapping[str, Any], file: SettingsFile | None
-) -> UsageError:
+def _unknown_cluster(name: str, tables: Mapping[str, Any], file: SettingsFile | None) -> UsageError:
     known = [*dict.fromkeys((SLURM, *tables)), LOCAL]
     near = difflib.get_close_matches(name.lower(), known, n=1)
     where = SETTINGS_NAME if file is None else str(file.path)
@@ -206,7 +204,9 @@ class ClusterKey:
     is_list: bool = False
 
 
-_TIME = replace(SECONDS, parse=lambda text, _folder: parse_time(text))
+_TIME = Kind(lambda text, _folder: parse_time(text), "TIME", (int, float))
+_RECORDING = choice(*Recording)
+_RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
 #: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`.
 CLUSTER_KEYS: Mapping[str, ClusterKey] = {
     "folder": ClusterKey(
@@ -240,7 +240,7 @@ CLUSTER_KEYS: Mapping[str, ClusterKey] = {
         *("sbatch", TEXT), "Further options, passed to sbatch unchanged.", "none", is_list=True
     ),
     "record": ClusterKey(
-        *("record", choice(*Recording)),
+        *("record", _RECORD),
         "folder: what nodes measure comes through the shared folder; direct: nodes upload it to "
         "MLflow and Postgres themselves.",
         "folder",
@@ -249,9 +249,13 @@ CLUSTER_KEYS: Mapping[str, ClusterKey] = {
 #: Options of sbatch that radt gives itself, and what to write instead.
 _OWN_OPTIONS = {
     **{f"--{key}": key for key in ("partition", "account", "qos", "constraint", "time")},
-    **{"--mem": "memory", "--mem-per-cpu": "memory", "--mem-per-gpu": "memory"},
+    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), "memory"),
     "--exclusive": "exclusive",
-    **{"-p": "partition", "-A": "account", "-q": "qos", "-C": "constraint", "-t": "time"},
+    "-p": "partition",
+    "-A": "account",
+    "-q": "qos",
+    "-C": "constraint",
+    "-t": "time",
     **dict.fromkeys(("--nodes", "-N"), "the column Nodes"),
     **dict.fromkeys(("--cpus-per-task", "-c"), "the column Cpus"),
     **dict.fromkeys(("--gres", "--gpus", "-G", "--gpus-per-node"), "the column Gpus"),
@@ -286,9 +290,7 @@ def _with(
     return replace(settings, **values)
 
 
-def _unknown_key(
-    file: SettingsFile, names: tuple[str, ...], key: str, value: object
-) -> UsageError:
+def _unknown_key(file: SettingsFile, names: tuple[str, ...], key: str, value: object) -> UsageError:
     known = [GPUS_TABLE] if isinstance(value, dict) else [*CLUSTER_KEYS, GPUS_TABLE]
     near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
     return UsageError(
@@ -330,7 +332,8 @@ def _check_option(option: str, place: str) -> None:
     """Check that an option of sbatch is one, and not one that radt gives."""
     if not option.startswith("-"):
         raise UsageError(
-            f"{place}: {option!r} is not an option of sbatch", 'Write such as "--reservation=thesis"'
+            f"{place}: {option!r} is not an option of sbatch",
+            'Write such as "--reservation=thesis"',
         )
     name = re.split(r"[=\s]", option, maxsplit=1)[0]
     if name in _OWN_OPTIONS:

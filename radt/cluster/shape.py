@@ -67,7 +67,7 @@ def arrays_of(
     arrays: list[JobArray] = []
     for shape, jobs in by_shape.items():
         if shape.time_s is not None:
-            shape = replace(shape, time_s=shape.time_s * max(map(len, jobs)))  # noqa: PLW2901
+            shape = replace(shape, time_s=shape.time_s * max(map(len, jobs)))
         arrays += [
             JobArray(shape, tuple(map(tuple, jobs[start : start + max_array_size])))
             for start in range(0, len(jobs), max_array_size)

@@ -70,8 +70,7 @@ def radt(folder: Path, *arguments: str, code: int = 0, slurm: bool = True) -> st
     done = subprocess.run(
         [RADT, *arguments],
         cwd=folder,
-        env=os.environ
-        | {"COLUMNS": "80", "PATH": programs, "NOTES": str(folder.parent / "notes")},
+        env=os.environ | {"COLUMNS": "80", "PATH": programs, "NOTES": str(folder.parent / "notes")},
         capture_output=True,
         text=True,
         timeout=180,

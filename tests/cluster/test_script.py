@@ -56,7 +56,7 @@ class Bench:
 
     def start(self, index: int = 0, **variables: str) -> subprocess.Popen[str]:
         script = batch_script(self.spool.path, 0, self.settings, python=self.python)
-        path = self.notes / "script.sh"
+        path = self.notes / f"script.{index}.sh"
         path.write_text(script, encoding="utf-8")
         return subprocess.Popen(
             [self.shell, path],
@@ -145,7 +145,7 @@ def test_signals_are_handed_on(bench: Bench) -> None:
 
 def test_lines_of_the_site_come_first(bench: Bench) -> None:
     seen = bench.notes / "seen"
-    lines = ("MINE='a b'; export MINE", f"echo \"$MINE\" >'{seen}'  # noted", "[ -n \"${NO-x}\" ]")
+    lines = ("MINE='a b'; export MINE", f"echo \"$MINE\" >'{seen}'  # noted", '[ -n "${NO-x}" ]')
     bench.settings = replace(bench.settings, setup=lines)
 
     assert bench.run() == (0, "")

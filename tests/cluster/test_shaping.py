@@ -82,7 +82,9 @@ def labels(array: JobArray) -> list[str]:
         ("File,Devices,Collocation", ["train.py,0,MPS:40", "train.py,0,MPS"], Shape(gpus=1)),
     ],
 )
-def test_what_rows_need_together(arrays: Arrays, header: str, rows: list[str], shape: Shape) -> None:
+def test_what_rows_need(
+    arrays: Arrays, header: str, rows: list[str], shape: Shape
+) -> None:
     content = "\n".join([f"Workload,{header}", *(f"1,{row}" for row in rows)])
 
     (array,) = arrays(content, ClusterSettings())
@@ -350,6 +352,7 @@ def test_what_is_no_matter_of_the_shape(plan: Callable[[str], ExperimentPlan]) -
 def test_shapes_for_people() -> None:
     assert shape_text(Shape()) == "no GPU"
     assert shape_text(Shape(gpus=1, cpus=1)) == "1 GPU, 1 CPU"
-    assert shape_text(
-        Shape(1, 2, "a100", 8, 64 * GIB, 14400.0, "gpu", exclusive=True)
-    ) == "2× a100, 8 CPUs, 64 GB, 4 h, partition gpu, exclusive"
+    assert (
+        shape_text(Shape(1, 2, "a100", 8, 64 * GIB, 14400.0, "gpu", exclusive=True))
+        == "2× a100, 8 CPUs, 64 GB, 4 h, partition gpu, exclusive"
+    )

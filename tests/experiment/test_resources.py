@@ -32,7 +32,9 @@ def test_gpus(cell: str, count: int | None, kind: str) -> None:
     assert GpuRequest.parse(cell) == GpuRequest(count, kind)
 
 
-@pytest.mark.parametrize("cell", ["2a100", "two a100", "a100×2", "2×", "-1", "gpu/a100", "--gres=x"])
+@pytest.mark.parametrize(
+    "cell", ["2a100", "two a100", "a100×2", "2×", "-1", "gpu/a100", "--g=x"]
+)
 def test_gpus_that_are_none(cell: str) -> None:
     with pytest.raises(UsageError, match="is not a number or type of GPUs"):
         GpuRequest.parse(cell)
