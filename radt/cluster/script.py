@@ -22,7 +22,6 @@ INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
 _HEAD = """\
 #!/bin/bash
 # Array {array} of the radt submission {name}: this is each of its jobs.
-umask 077
 folder={folder}
 python={python}
 job={array}-${{{index}}}
@@ -31,7 +30,8 @@ asked=
 
 # Say why this job runs nothing, as the next attempt of it.
 leave() {{
-    echo "radt: $1" >&2
+    umask 077
+    printf 'radt: %s\\n' "$1" >&2
     attempts=$folder/jobs/$job/attempts
     number=1
     mkdir -p "$attempts" || exit 1
@@ -47,6 +47,7 @@ leave() {{
 
 # This node cannot run radt. Two jobs may fail by that; then all others are held.
 unfit() {{
+    umask 077
     why="$1 on ${{SLURMD_NODENAME:-$(uname -n)}}"
     mkdir -p "$folder/unfit" || leave "$why"
     mkdir "$folder/unfit/first" 2>/dev/null && leave "$why"
@@ -64,13 +65,14 @@ unfit() {{
     leave "$(cat "$folder/hold")"
 }}
 
-# Steps end as with Ctrl-C; a shell that ended first would take the step with it.
-forward() {{
-    asked=$1
-    [ -z "$step" ] || kill -s "$1" "$step" 2>/dev/null
+# Slurm itself tells steps to end. A shell that ends before them would take them with it, and srun
+# kills its step at SIGTERM, so that is not handed on.
+told() {{
+    asked=yes
+    [ "$1" = TERM ] || [ -z "$step" ] || kill -s "$1" "$step" 2>/dev/null
 }}
-trap 'forward TERM' TERM
-trap 'forward USR1' USR1
+trap 'told TERM' TERM
+trap 'told USR1' USR1
 
 [ -e "$folder/hold" ] && leave "$(cat "$folder/hold")"
 """
@@ -81,11 +83,10 @@ set -u
 "$python" -P -c 'import radt.cluster' || unfit "$python cannot import radt"
 [ -z "$asked" ] || exit 1
 
-srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpu-bind=none --export=ALL --input=none \\
-    ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
+srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --export=ALL --input=none \\
+    --cpus-per-task="${{SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}}" \\
     "$python" -P -m radt.cluster.noderunner "$folder" {array} "${{{index}}}" &
 step=$!
-[ -z "$asked" ] || forward "$asked"
 wait "$step"
 code=$?
 while [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do  # a signal ended only the waiting

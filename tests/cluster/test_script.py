@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
 (notes / "asked.new").write_text(json.dumps(sys.argv[1:]))
 (notes / "asked.new").rename(notes / "asked")
 if os.environ.get("SRUN_WAITS"):
-    while len(told) < int(os.environ["SRUN_WAITS"]):
+    while not told and not (notes / "go").exists():
         time.sleep(0.02)
 (notes / "told").write_text(" ".join(told))
 sys.exit(int(os.environ.get("SRUN_CODE", "0")))
@@ -65,6 +66,7 @@ class Bench:
                 "PATH": f"{self.programs}:{os.environ['PATH']}",
                 "NOTES": str(self.notes),
                 "SLURM_ARRAY_TASK_ID": str(index),
+                "SLURM_CPUS_ON_NODE": "4",
                 "SLURMD_NODENAME": 'gpu-"7"',
             }
             | variables,
@@ -72,6 +74,16 @@ class Bench:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    @contextmanager
+    def started(self, index: int = 0, **variables: str) -> Iterator[subprocess.Popen[str]]:
+        process = self.start(index, **variables)
+        try:
+            yield process
+        finally:
+            (self.notes / "go").touch()  # srun ends, too
+            process.kill()
+            process.communicate(timeout=180)
 
     def run(self, index: int = 0, **variables: str) -> tuple[int, str]:
         process = self.start(index, **variables)
@@ -113,8 +125,8 @@ def test_the_runner_is_a_step(bench: Bench) -> None:
 
     assert (code, output) == (0, "")
     assert bench.asked == [
-        *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpu-bind=none", "--export=ALL"),
-        *("--input=none", sys.executable, "-P", "-m", "radt.cluster.noderunner"),
+        *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--export=ALL", "--input=none"),
+        *("--cpus-per-task=4", sys.executable, "-P", "-m", "radt.cluster.noderunner"),
         *(str(bench.spool.path), "0", "3"),
     ]
     assert bench.reasons(3) == []  # the runner's own to make
@@ -131,16 +143,33 @@ def test_its_code_is_the_runners(bench: Bench, code: int) -> None:
     assert bench.run(SRUN_CODE=str(code)) == (code, "")
 
 
-def test_signals_are_handed_on(bench: Bench) -> None:
-    """As often as they come; the script waits for the step."""
-    process = bench.start(SRUN_WAITS="2", SRUN_CODE="7")
-    wait_until(lambda: bench.asked is not None, "srun is called")
-    process.send_signal(signal.SIGUSR1)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=180)
+def test_the_signal_before_the_time_limit_is_handed_on(bench: Bench) -> None:
+    with bench.started(SRUN_WAITS="1", SRUN_CODE="7") as process:
+        wait_until(lambda: bench.asked is not None, "srun is called")
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate(timeout=180)
 
     assert (process.returncode, output) == (7, "")
-    assert sorted((bench.notes / "told").read_text().split()) == ["SIGTERM", "SIGUSR1"]
+    assert (bench.notes / "told").read_text() == "SIGUSR1"
+
+
+def test_the_script_outlives_sigterm(bench: Bench) -> None:
+    """It is for the step, which Slurm tells; srun would kill it."""
+    with bench.started(SRUN_WAITS="1", SRUN_CODE="7") as process:
+        wait_until(lambda: bench.asked is not None, "srun is called")
+        process.send_signal(signal.SIGTERM)
+        (bench.notes / "go").touch()
+        output, _ = process.communicate(timeout=180)
+
+    assert (process.returncode, output) == (7, "")
+    assert (bench.notes / "told").read_text() == ""
+
+
+def test_a_signal_while_the_node_is_set_up(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, setup=("kill -s TERM $$",))
+
+    assert bench.run() == (1, "")
+    assert bench.asked is None and bench.reasons(0) == []
 
 
 def test_lines_of_the_site_come_first(bench: Bench) -> None:
