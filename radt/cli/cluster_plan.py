@@ -99,8 +99,8 @@ def _show_arrays(
         head = f"array {number}"
         labels = [" then ".join(printable(key.label) for key in job) for job in array.jobs]
         lines = [
-            Text(f"{plural(len(array.jobs), 'job')}, each with {shape_text(array.shape)}"),
-            Text(f"workload {listed(labels, _MOST_JOBS_SHOWN)}", "dim"),
+            Text(f"{plural(len(array.jobs), 'job')} with {shape_text(array.shape)}"),
+            Text(listed(labels, _MOST_JOBS_SHOWN, " · "), "dim"),
             Text(f"{cluster.name}: {printable(answers[array])}", "dim"),
         ]
         console.print()

@@ -25,6 +25,8 @@ UNREADABLE = re.compile("[\0\udc80-\udcff]")
 
 _EXAMPLE_HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
+#: Other words are as near to these as typing errors: Notes, Node, Times.
+_WORDS = frozenset({Column.NODES, Column.TIME})
 _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
 
@@ -73,7 +75,9 @@ def header_problems(header: Header) -> list[Problem]:
     does not have, unless it stands in quotes.
     """
     line = header.record.line
-    absent = [column for column in Column if column not in header.positions]
+    absent = [
+        column for column in Column if column not in header.positions and column not in _WORDS
+    ]
     all_quoted = all(cell.quoted for cell in header.record.cells)  # says nothing, then
     problems: list[Problem] = []
     program_hinted = False

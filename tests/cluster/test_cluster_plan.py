@@ -91,10 +91,10 @@ def test_everything_that_would_be_submitted(study: Path, arguments: tuple[str, .
     flat = " ".join(shown.split())
     assert "e · 4 workloads, 5 runs" in flat
     assert "on slurm · 3 arrays, 4 jobs, at most 20 at a time" in flat
-    assert "array 0 1 job, each with 1× a100, 8 CPUs, 2 h 10 min, partition gpu" in flat
-    assert "array 1 1 job, each with 2× a100, 8 CPUs, 2 h 10 min, partition gpu" in flat
-    assert "array 2 2 jobs, each with no GPU, 16 CPUs, 40 min, partition gpu" in flat
-    assert "workload cpu, more" in flat
+    assert "array 0 1 job with 1× a100, 8 CPUs, 2 h 10 min, partition gpu" in flat
+    assert "array 1 1 job with 2× a100, 8 CPUs, 2 h 10 min, partition gpu" in flat
+    assert "array 2 2 jobs with no GPU, 16 CPUs, 40 min, partition gpu" in flat
+    assert "partition gpu cpu · more slurm: to start" in flat
     assert "to start at 2026-11-25T20:31:00 using 8 processors on nodes gpu-07" in flat
     assert "#!/bin/bash" in shown and "    module load cuda/12.4\n" in shown
     assert f"    python={sys.executable}\n" in shown
@@ -138,7 +138,7 @@ def test_only_and_rerun_and_repeat(study: Path) -> None:
     done = radt(study, "e.csv", "--on", "slurm", "--dry-run", "--only", "cpu")
 
     assert "2 arrays, 2 jobs" in usual
-    assert "1 array, 1 job" in again and "workload solo" in again
+    assert "1 array, 1 job" in again and "partition gpu solo slurm" in " ".join(again.split())
     assert "array" not in done and "none to run" in done
 
 

@@ -82,9 +82,7 @@ def labels(array: JobArray) -> list[str]:
         ("File,Devices,Collocation", ["train.py,0,MPS:40", "train.py,0,MPS"], Shape(gpus=1)),
     ],
 )
-def test_what_rows_need(
-    arrays: Arrays, header: str, rows: list[str], shape: Shape
-) -> None:
+def test_what_rows_need(arrays: Arrays, header: str, rows: list[str], shape: Shape) -> None:
     content = "\n".join([f"Workload,{header}", *(f"1,{row}" for row in rows)])
 
     (array,) = arrays(content, ClusterSettings())

@@ -32,9 +32,7 @@ def test_gpus(cell: str, count: int | None, kind: str) -> None:
     assert GpuRequest.parse(cell) == GpuRequest(count, kind)
 
 
-@pytest.mark.parametrize(
-    "cell", ["2a100", "two a100", "a100×2", "2×", "-1", "gpu/a100", "--g=x"]
-)
+@pytest.mark.parametrize("cell", ["2a100", "two a100", "a100×2", "2×", "-1", "gpu/a100", "--g=x"])
 def test_gpus_that_are_none(cell: str) -> None:
     with pytest.raises(UsageError, match="is not a number or type of GPUs"):
         GpuRequest.parse(cell)
@@ -87,6 +85,12 @@ def test_cells_are_checked_everywhere(
 
     assert (problem.line, problem.column, problem.cause) == (2, column, cause)
     assert problem.remedy
+
+
+def test_a_gpu_column_is_no_parameter_by_mistake(problems: Problems) -> None:
+    (problem,) = problems("File,GPU\ntrain.py,a100\n")
+
+    assert problem.remedy == "Did you mean 'Gpus'? For a column of your own, quote it: \"GPU\""
 
 
 # A node that a job is yet to get ---------------------------------------------------------------
