@@ -105,7 +105,7 @@ def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: 
         "".join(line for line in file.read_text().splitlines(True) if "missing" not in line),
         "local.csv",
     )
-    nodes.bench.radt("local.csv", "--home", str(tmp_path / "local"), code=None)
+    nodes.bench.radt("local.csv", "--home", str(tmp_path / "local"), code=1)
     assert facts(nodes.home) == facts(Home(tmp_path / "local"))
 
     rows = nodes.bench.rows(local)
