@@ -46,11 +46,14 @@ from radt.home import (
     RUNTIME_VARIABLE,
     STORE_VARIABLE,
     TRACKING_VARIABLE,
+    Home,
 )
 from radt.model import RunStatus
+from radt.paths import is_database
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.notify import Notifier
+from radt.runner.outcome import STOPPED
 from radt.runner.pending import PendingWorkload, Settled, pending_workloads
 from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
@@ -63,8 +66,12 @@ from radt.tags import (
     CLUSTER_SUBMISSION,
 )
 
+#: Where MLflow keeps the artifacts of new experiments of a database.
+ARTIFACT_ROOT_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
 #: How long a job waits at its end for MLflow and Postgres, where it brings runs there itself.
 DELIVERY_S = 120.0
+#: How long the last word may take, whatever all else has taken.
+LAST_WORD_S = 5.0
 _POLL_S = 0.1
 _COLUMNS = 120
 
@@ -81,8 +88,8 @@ class Notice:
 #: time limit as it was asked to, 120 s, give or take a minute.
 NOTICES: Mapping[int, Notice] = {
     signal.SIGUSR1: Notice(TIME_LIMIT, 55.0),
-    signal.SIGTERM: Notice(PREEMPTED, 26.0),
-    signal.SIGINT: Notice("stopped by the user", 26.0),
+    signal.SIGTERM: Notice(PREEMPTED, 22.0),
+    signal.SIGINT: Notice(STOPPED, 22.0),
 }
 
 
@@ -270,6 +277,10 @@ class NodeRunner:
         }
         os.environ.pop(STORE_VARIABLE, None)
         os.environ.update(own | dict(self._submission.settings))
+        if is_database(self._uri(TRACKING_VARIABLE, NO_MLFLOW)):
+            # Else new experiments would keep their artifacts in the job's folder.
+            artifacts = Home(self._spool.path.parents[1]).artifacts
+            os.environ.setdefault(ARTIFACT_ROOT_VARIABLE, str(artifacts))
 
     def _uri(self, variable: str, none: str) -> str:
         return self._submission.settings.get(variable) or none
@@ -326,7 +337,8 @@ class NodeRunner:
         if unsent:
             place.keep()
             unsent = f"not all was sent, and is in {place.path} on {node_name()}: {unsent}"
-        if not pulse.finish(reason or unsent, deadline_s):
+        least_s = time.monotonic() + LAST_WORD_S
+        if not pulse.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _deadline(self) -> Deadline:

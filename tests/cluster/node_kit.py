@@ -32,7 +32,7 @@ parser.add_argument("--fail", action="store_true")
 args = parser.parse_args()
 with radt.Run() as run:
     run.set_tag("flavour", "plain")
-    for epoch in run.epochs(2):
+    for epoch in run.epochs(2, start=0):
         for step in range(50):
             run.log_metric("loss", args.lr / (1 + step), epoch * 50 + step)
         if args.wait and epoch == 0:
