@@ -341,7 +341,7 @@ def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes) -> Non
 
 
 @pytest.fixture
-def with_mlflow(tmp_path: Path) -> Iterator[Nodes]:
+def with_mlflow(tmp_path: Path, archives: None) -> Iterator[Nodes]:
     with bench_in(tmp_path, columns=100) as bench:
         bench.script("train.py", TRAIN)
         with nodes_in(bench, tmp_path) as made:
@@ -358,7 +358,7 @@ def mlflow_has_it(nodes: Nodes) -> None:
     assert {"output.log", "notes", "radt"} <= files
 
 
-def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes, archives: None) -> None:
+def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes) -> None:
     nodes = with_mlflow
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
     let_go(nodes)
@@ -371,7 +371,7 @@ def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes, archives: Non
     mlflow_has_it(nodes)
 
 
-def test_nodes_that_reach_mlflow_bring_runs_there(with_mlflow: Nodes, archives: None) -> None:
+def test_nodes_that_reach_mlflow_bring_runs_there(with_mlflow: Nodes) -> None:
     nodes = with_mlflow
     settings = {"RADT_TRACKING_URI": nodes.home.default_tracking_uri}
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"], settings=settings)
