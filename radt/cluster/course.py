@@ -12,9 +12,10 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
-from radt.cluster.engine import Engine, JobId, JobState, Phase
+from radt.cluster.engine import REST, End, Engine, JobId, JobState, Phase
 from radt.cluster.settle import (
     PATIENCE,
     JobFacts,
@@ -36,12 +37,19 @@ from radt.units import plural
 POLL_S = 15.0
 LONGEST_POLL_S = 300.0
 LOOK_S = 5.0
+#: Slurm keeps what has ended for 300 s (MinJobAge): what is not there earlier was never saved.
+FORGOTTEN_S = 240.0
 _TAIL_BYTES = 4096
+#: A job that is missing while others of its array are there, and that never began.
+_CANCELLED = JobState(Phase.ENDED, end=End.CANCELLED)
 
 
 @dataclass(slots=True)
 class CourseJob:
-    """A job and what is known of it; ``changed_s`` is when that last changed."""
+    """A job and what is known of it; ``changed_s`` is when that last changed.
+
+    ``submitted_s`` is when it was submitted from here; see `JobFacts` for ``is_forgotten``.
+    """
 
     key: JobKey
     workloads: Mapping[WorkloadKey, Sequence[SubmittedRow]]
@@ -50,6 +58,8 @@ class CourseJob:
     settlement: Settlement = field(default_factory=lambda: Settlement(Next.WAIT))
     changed_s: float = 0.0
     looked: int = 0
+    submitted_s: float | None = None
+    is_forgotten: bool = False
 
     @property
     def rows(self) -> list[SubmittedRow]:
@@ -140,12 +150,13 @@ class Course:
     def is_stuck(self) -> bool:
         """Whether it is held, and nothing of it runs any more."""
         ends = any(job.is_running or _has_ended(job) for job in self.jobs.values())
-        return self._answers and bool(self._spool.held) and not ends
+        is_held = bool(self._spool.held) and not self._spool.stopped
+        return self._answers and is_held and not ends
 
     @property
     def held(self) -> str:
-        """Why no further job starts; "" if they may."""
-        return self._spool.held
+        """Why no further job starts, in one line; "" if they may."""
+        return " ".join(self._spool.held.split())
 
     @property
     def unsubmitted(self) -> int:
@@ -181,11 +192,10 @@ class Course:
             ClusterError: The engine refuses to answer.
         """
         changes = Changes()
+        self._look_if_due(now_s)
         if asks := now_s >= self._next_question_s:
             self._ask(now_s, changes)
-        if now_s >= self._next_look_s:
-            self._next_look_s = now_s + LOOK_S
-            self._look(now_s)
+            self._look_if_due(now_s)
         self._settle(now_s, changes, all_silent=asks)
         self._note_hold(changes)
         return changes
@@ -197,7 +207,7 @@ class Course:
         try:
             if not self._looks_only:
                 self._waiting.update(self._submitter.recover(self._started_by))
-                self._submit(changes)
+                self._submit(now_s, changes)
             states = self._engine.states(self._arrays())
             self._take(states, now_s)
             self._ask_for_the_past(now_s)
@@ -226,7 +236,7 @@ class Course:
         ids = (self._submitter.job_id(key) for key in self.jobs)
         return list(dict.fromkeys(job.array for job in ids if job is not None))
 
-    def _submit(self, changes: Changes) -> None:
+    def _submit(self, now_s: float, changes: Changes) -> None:
         if not self._waiting or self._spool.stopped or self._spool.held:
             return
         unended = sum(
@@ -238,6 +248,8 @@ class Course:
             self._waiting -= self._submitter.asked_for
         self._waiting.difference_update(submitted)
         self._touched.update(submitted)
+        for key in submitted:
+            self.jobs[key].submitted_s = now_s
         for key, error in self._submitter.refused.items():
             if key in self._waiting:
                 self._waiting.remove(key)
@@ -245,10 +257,17 @@ class Course:
                 self._end(job, _unless_over(job, RunStatus.FAILED, error.message), changes)
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
-        unsubmitted = self._unsubmitted
+        unsubmitted, arrays = self._unsubmitted, {job.array for job in states}
         for key, job in self.jobs.items():
             job_id = self._submitter.job_id(key)
-            state = None if job_id is None or key in unsubmitted else states.get(job_id)
+            state = None
+            if job_id is not None and key not in unsubmitted:
+                state = states.get(job_id)
+                if state is None and job_id.array in arrays and not job.views:
+                    state = states.get(JobId(job_id.array, REST), _CANCELLED)
+                elif state is None:
+                    age_s = inf if job.submitted_s is None else now_s - job.submitted_s
+                    job.is_forgotten |= age_s < FORGOTTEN_S
             if state != job.state:
                 job.state, job.changed_s = state, now_s
                 self._touched.add(key)
@@ -300,8 +319,11 @@ class Course:
 
     # The folder -----------------------------------------------------------------------------------
 
-    def _look(self, now_s: float) -> None:
+    def _look_if_due(self, now_s: float) -> None:
         """Look at attempts that may have changed."""
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
         try:
             for key in self._spool.started_jobs() & self.jobs.keys():
                 job = self.jobs[key]
@@ -349,6 +371,7 @@ class Course:
                 holds,
                 stopped,
                 "" if job.has_word or not _has_ended(job) else self._last_line(job),
+                job.is_forgotten,
             )
             job.settlement = settle(facts, job.rows, self._patience)
             self._follow_up(job, job_id, stopped, changes)
@@ -372,7 +395,7 @@ class Course:
             case Next.SUBMIT:
                 self._say(settlement.rows, changes)
                 self._waiting.add(job.key)
-                job.state = None
+                job.state, job.is_forgotten = None, False
             case Next.DONE | Next.CANCEL:
                 if settlement.next is Next.CANCEL:
                     self._cancels.append(job_id)
@@ -400,7 +423,7 @@ class Course:
 
     def _note_hold(self, changes: Changes) -> None:
         """Say once that the rest is held, by whomever, and tell the engine at once."""
-        held = "" if self._spool.stopped else self._spool.held
+        held = "" if self._spool.stopped else self.held
         if held and not self._was_held and self.jobs:
             changes.notes.append(f"{held}; the other {plural(len(self.jobs), 'job')} are held")
             with suppress(EngineAwayError):  # the next question repeats it

@@ -47,6 +47,11 @@ class JobId:
         return f"{self.array}_{self.index}"
 
 
+#: The index of all jobs of an array that the engine no longer tells apart: Slurm's, once they were
+#: cancelled before they began.
+REST = -1
+
+
 @dataclass(frozen=True, slots=True)
 class JobState:
     """What the engine says of a job.
@@ -123,7 +128,8 @@ class Engine(Protocol):
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
         """Return the states of all jobs of arrays by one question.
 
-        A job that the engine has forgotten is missing: see `past`.
+        A job that the engine has forgotten is missing (see `past`), as is one that was cancelled
+        before it began: then others of its array are there, or `REST` is.
         """
 
     def past(self, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:

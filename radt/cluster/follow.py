@@ -33,6 +33,7 @@ from radt.runner.notify import Notification, Notifier
 from radt.runner.outcome import RunOutcome, WorkloadOutcome
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.units import plural
 
 WRITE_S = 2.0
 #: Writing a long file takes a while; it may take this part of a core.
@@ -301,7 +302,8 @@ class Follower:
         if log is not None and not log.exists():
             log = None
         if log is None and (attempts := self._spool.attempts(job.key)):
-            log = attempts[-1].output_log
+            own = attempts[-1].output_log
+            log = own if own.exists() else None
         ended = parse_status(status.text) or RunStatus.SKIPPED
         is_bad = ended is not RunStatus.FINISHED
         return RunOutcome(
@@ -359,7 +361,7 @@ class Follower:
 def held_error(course: Course) -> ClusterError:
     """Return the error for a submission whose rest is held."""
     return ClusterError(
-        f"{course.held}: {len(course.jobs)} more are held",
+        f"{plural(len(course.jobs), 'job')} held: {course.held}",
         "Fix that, then start the file again with the same --on, which lets them start",
     )
 

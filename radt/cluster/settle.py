@@ -99,7 +99,8 @@ class JobFacts:
     is for how long neither the engine's word nor anything of the attempts has changed; 0 while the
     engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why
     jobs of the submission were told not to begin, ``stopped`` is why it was stopped. ``log_line``
-    is the last line of the job's log.
+    is the last line of the job's log. ``is_forgotten`` is whether the engine has lost the whole
+    array so soon after it was submitted that only a controller without its newest state does so.
     """
 
     job_id: str
@@ -110,6 +111,7 @@ class JobFacts:
     holds: Collection[str] = ()
     stopped: str = ""
     log_line: str = ""
+    is_forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +180,15 @@ class _Case:
             if self._job.silent_s < self._patience.outcome_s:
                 return self._as_known(Next.WAIT)
             return self._ended(End.COMPLETED)
-        if self._job.silent_s < self._patience.lost_s:
+        silent_s = self._job.silent_s
+        if self._job.stopped and silent_s >= self._patience.stopped_s:
+            return self._killed(self._job.stopped)
+        if self._newest is None and self._job.is_forgotten and self._may_start_again:
+            if silent_s >= self._patience.outcome_s:
+                return self._queued("", Next.SUBMIT)
             return self._as_known(Next.WAIT)
-        if self._newest is None and self._may_start_again:
-            return self._queued("", Next.SUBMIT)  # forgotten before it began
+        if silent_s < self._patience.lost_s:
+            return self._as_known(Next.WAIT)
         return self._killed(LOST)
 
     def _ended(self, end: End) -> Settlement:
@@ -201,20 +208,21 @@ class _Case:
 
     def _after_its_word(self, newest: AttemptView, end: End) -> Settlement:
         """The attempt has said that it ends, and did not run all of its rows to their end."""
+        if newest.reason in self._job.holds:
+            return self._queued("held", Next.SUBMIT)
+        if not newest.statuses and newest.reason not in ("", PREEMPTED, self._job.stopped):
+            return self._all_left(RunStatus.FAILED, newest.reason, never_began=newest.reason)
         if self._job.stopped:
             return self._killed(self._job.stopped)
         if end in _BY_ORDER:
             return self._killed(_ENDS[end])
-        if newest.reason in self._job.holds:
-            return self._queued("held", Next.SUBMIT)
         if newest.reason == PREEMPTED:
             # Slurm calls a job that ends within its grace completed, and does not requeue it.
             if self._may_start_again:
                 return self._queued(PREEMPTED, Next.SUBMIT)
             return self._killed(STARTED_TOO_OFTEN)
         if not newest.statuses:
-            reason = newest.reason or WITHOUT_A_WORD
-            return self._all_left(RunStatus.FAILED, reason, never_began=reason)
+            return self._all_left(RunStatus.FAILED, WITHOUT_A_WORD, never_began=WITHOUT_A_WORD)
         untouched = [row for row in self._left if row.line not in newest.statuses]
         if untouched and self._has_progress and self._may_start_again:
             return self._queued(newest.reason, Next.SUBMIT)  # the rest of a bundle
@@ -269,6 +277,7 @@ class _Case:
         never_began: str = "",
     ) -> Settlement:
         """Say this of all rows that have not come to their end."""
+        reason, never_began = " ".join(reason.split()), " ".join(never_began.split())
         rows = dict(self._known)
         for row in self._left:
             if row.line not in but:

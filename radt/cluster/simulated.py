@@ -170,6 +170,11 @@ class SimulatedEngine:
             if job.state.phase is not Phase.ENDED:
                 self.unended -= 1
 
+    def drop(self, job: JobId) -> None:
+        """Cancel a queued job and show it no more, as Slurm does."""
+        self.cancel([job])
+        del self._arrays[job.array].jobs[job.index]
+
     # Engine ---------------------------------------------------------------------------------------
 
     @property

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
-from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase
+from radt.cluster.engine import REST, ArrayRequest, End, JobId, JobState, Phase
 from radt.cluster.shape import Shape
 from radt.cluster.slurm_command import GONE, run
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
@@ -225,9 +225,10 @@ def parse_queue(text: str) -> dict[JobId, JobState]:
     states = {}
     for line in text.splitlines():
         fields = line.strip().split("|", len(_QUEUE_FIELDS) - 1)
-        if len(fields) == len(_QUEUE_FIELDS) and fields[1].isdigit():
+        if len(fields) == len(_QUEUE_FIELDS):
             array, index, state, nodes, starts, reason = fields
-            states[JobId(array, int(index))] = _state(state, nodes, starts, reason)
+            number = int(index) if index.isdigit() else REST
+            states[JobId(array, number)] = _state(state, nodes, starts, reason)
     return states
 
 

@@ -119,12 +119,23 @@ def test_a_controller_that_forgets_what_had_not_begun(tmp_path: Path) -> None:
     simulation = Simulation.of(tmp_path, JOBS, engine)
     simulation.step()
     engine.forget("1")
-    simulation.pass_time(200)
+    simulation.pass_time(50)
     assert engine.questions["submit"] == 1
     assert simulation.statuses()[0] == "QUEUED: 1_0 Resources"
     simulation.finish()
     assert engine.questions["submit"] == 2
     finished_once(simulation)
+
+
+def test_jobs_that_are_cancelled_in_the_queue_stay_so(tmp_path: Path) -> None:
+    engine = SimulatedEngine(nodes=1)
+    simulation = Simulation.of(tmp_path, JOBS, engine)
+    simulation.pass_time(10)
+    engine.drop(JobId("1", 5))  # Slurm no longer shows it, while others of its array are there
+    simulation.finish()
+    assert simulation.statuses().count("KILLED: the job was cancelled") == 1
+    assert simulation.statuses().count("FINISHED") == ROWS - 1
+    assert engine.questions["submit"] == 1
 
 
 def test_a_job_of_which_nothing_is_heard_any_more_is_lost(tmp_path: Path) -> None:

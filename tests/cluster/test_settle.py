@@ -245,7 +245,7 @@ TABLE = [
         Next.DONE,
         300.0,
     ),
-    Line("forgotten before it began", None, (), ("QUEUED",) * 2, Next.SUBMIT, 300.0),
+    Line("nothing ever began", None, (), ("KILLED: lost",) * 2, Next.DONE, 300.0),
     # Several attempts --------------------------------------------------------------------------
     Line(
         "the newest counts",
@@ -315,8 +315,16 @@ def test_a_job_that_was_told_to_wait_is_submitted_again() -> None:
     assert not settled.never_began
 
 
+def test_a_job_that_the_engine_lost_before_it_began_is_submitted_again() -> None:
+    facts = JobFacts("12_3", None, (), 59.0, is_forgotten=True)
+    assert settle(facts, ROWS, PATIENCE).next is Next.WAIT
+    settled = settle(replace(facts, silent_s=60.0), ROWS, PATIENCE)
+    assert settled.next is Next.SUBMIT
+    assert texts(settled) == ("QUEUED",) * 2
+
+
 def test_a_job_is_not_submitted_for_ever() -> None:
-    facts = JobFacts("12_3", None, (), LONG_S, submissions=5)
+    facts = JobFacts("12_3", None, (), LONG_S, submissions=5, is_forgotten=True)
     settled = settle(facts, ROWS, PATIENCE)
     assert settled.next is Next.DONE
     assert texts(settled) == ("KILLED: lost",) * 2
