@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from radt.cluster.course import Course
+from radt.cluster.overview import current_workload
 from radt.cluster.spool import JobKey, Spool
 from radt.runner.console import RunConsole
 
@@ -13,7 +14,7 @@ _FIRST_BYTES = 4000
 
 
 class OutputTails:
-    """Prints what the node runners of running jobs print, each line with its node."""
+    """Prints what the node runners of running jobs print, each line with its workload and node."""
 
     def __init__(self, spool: Spool, console: RunConsole) -> None:
         self._spool = spool
@@ -25,16 +26,16 @@ class OutputTails:
     def relay(self, course: Course) -> None:
         """Print what was written since the last call, also of jobs that have ended since."""
         now = {
-            job.key: job.state.nodes
+            job.key: f"{current_workload(job).label} on {job.state.nodes}"
             for job in course.jobs.values()
             if job.is_running and job.state is not None
         }
-        for key, node in {**self._running, **now}.items():
+        for key, where in {**self._running, **now}.items():
             for attempt in self._spool.attempts(key)[-1:]:
-                self._relay(attempt.output_log, node)
+                self._relay(attempt.output_log, where)
         self._running = now
 
-    def _relay(self, log: Path, node: str) -> None:
+    def _relay(self, log: Path, where: str) -> None:
         try:
             with log.open("rb") as stream:
                 size = stream.seek(0, 2)
@@ -48,4 +49,4 @@ class OutputTails:
         for line in lines:
             text = line.decode(errors="replace").rstrip()
             if text:
-                self._console.relay(f"  {node} │ {text.strip()}")
+                self._console.relay(f"  {where} │ {text.strip()}")

@@ -83,7 +83,7 @@ class Overview:
 
 def _running(course: Course, job: CourseJob) -> RunningJob:
     newest = job.views[-1] if job.views else None
-    key = _current(job)
+    key = current_workload(job)
     return RunningJob(
         nodes=job.state.nodes if job.state is not None else "",
         job_id=course.job_id(job),
@@ -94,8 +94,8 @@ def _running(course: Course, job: CourseJob) -> RunningJob:
     )
 
 
-def _current(job: CourseJob) -> WorkloadKey:
-    """The workload of a job that runs, or is to run next."""
+def current_workload(job: CourseJob) -> WorkloadKey:
+    """Return the workload of a job that runs, or is to run next."""
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
             for row in rows:
