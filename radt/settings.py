@@ -289,6 +289,13 @@ CLUSTER_PART_S = Setting(
     60.0,
     "Seconds between what a cluster's node sends of a running run to the shared folder.",
 )
+CLUSTER_POLL_S = Setting(
+    "",
+    ("RADT_CLUSTER_POLL_S",),
+    POSITIVE,
+    15.0,
+    "Seconds between two questions to a cluster's queue.",
+)
 CLUSTER_BEAT_S = Setting(
     "",
     ("RADT_CLUSTER_BEAT_S",),
@@ -341,6 +348,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     REPLICATION_S,
     ARCHIVE_S,
     CLUSTER_PART_S,
+    CLUSTER_POLL_S,
     CLUSTER_BEAT_S,
     CLUSTER_PATIENCE_S,
 )

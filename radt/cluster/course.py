@@ -36,7 +36,8 @@ from radt.units import plural
 
 POLL_S = 15.0
 LONGEST_POLL_S = 300.0
-LOOK_S = 5.0
+#: The folder is looked into so often between two questions.
+_LOOKS = 3
 #: Slurm keeps what has ended for 300 s (MinJobAge): what is not there earlier was never saved.
 FORGOTTEN_S = 240.0
 _TAIL_BYTES = 4096
@@ -98,6 +99,7 @@ class Course:
         rows: Of each workload.
         patience: How long to wait for a word.
         looks_only: Submit, cancel and hold nothing: another process does.
+        poll_s: Between two questions to the engine.
 
     Attributes:
         jobs: Those that are not settled yet.
@@ -114,6 +116,7 @@ class Course:
         patience: Patience = PATIENCE,
         *,
         looks_only: bool = False,
+        poll_s: float = POLL_S,
     ) -> None:
         self._spool = spool
         self._looks_only = looks_only
@@ -132,7 +135,7 @@ class Course:
         self._said: dict[int, RowStatus] = {}
         self._touched: set[JobKey] = set(self.jobs)
         self._next_question_s = self._next_look_s = 0.0
-        self._poll_s = POLL_S
+        self._usual_poll_s = self._poll_s = poll_s
         self._questions = 0
         self._answers = False
         self._failures = 0
@@ -227,8 +230,8 @@ class Course:
                 job.changed_s = now_s
         if self.away:
             changes.notes.append(f"{self._engine.name} answers again")
-        self.away, self._answers, self._poll_s = "", True, POLL_S
-        self._next_question_s = now_s + POLL_S
+        self.away, self._answers, self._poll_s = "", True, self._usual_poll_s
+        self._next_question_s = now_s + self._usual_poll_s
         self._next_look_s = now_s
 
     def _arrays(self) -> list[str]:
@@ -323,7 +326,7 @@ class Course:
         """Look at attempts that may have changed."""
         if now_s < self._next_look_s:
             return
-        self._next_look_s = now_s + LOOK_S
+        self._next_look_s = now_s + self._usual_poll_s / _LOOKS
         try:
             for key in self._spool.started_jobs() & self.jobs.keys():
                 job = self.jobs[key]

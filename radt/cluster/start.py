@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import secrets
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from radt import settings as radt_settings
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.course import Course
@@ -98,8 +100,15 @@ def course_of(
         return replace(made, script=script.read_text(encoding="utf-8"))
 
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
-    rows = submitted_rows(spool)
-    return Course(spool, engine, submitter, rows, patience, looks_only=looks_only)
+    return Course(
+        spool,
+        engine,
+        submitter,
+        submitted_rows(spool),
+        patience,
+        looks_only=looks_only,
+        poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
+    )
 
 
 def reopened(spool: Spool) -> tuple[ClusterSettings, Engine]:
