@@ -6,7 +6,7 @@
     ├── submission.json           written once, before anything is submitted
     ├── experiment.csv            the file as it was
     ├── arrays/3/
-    │   ├── script.sh             of all of its jobs
+    │   ├── script.1.sh           of the jobs of request.1.json
     │   ├── request.1.json        which of them the engine is asked for, before it is
     │   └── job.1.8812            the engine's id of those, once it has answered
     ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next number
@@ -304,16 +304,10 @@ class Spool:
 
     # Arrays: written by the submit host -----------------------------------------------------------
 
-    def script(self, array: int) -> Path:
-        """Where the batch script of an array is."""
-        return self.path / "arrays" / str(array) / "script.sh"
-
-    def put_script(self, array: int, script: str) -> None:
-        """Write the batch script of an array, once."""
-        path = self.script(array)
-        if not path.exists():
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            put(path, script)
+    def put_script(self, request: Request, script: str) -> None:
+        """Keep the batch script of a request: settings may be mended between two of them."""
+        folder = self.path / "arrays" / str(request.array)
+        put(folder / f"script.{request.number}.sh", script)
 
     def intend(self, array: int, indices: Sequence[int]) -> Request:
         """Note that the engine is about to be asked for jobs of an array."""

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -95,9 +95,8 @@ def course_of(
             intent=spool.intent(request),
             indices=request.indices,
         )
-        spool.put_script(request.array, made.script)
-        script = spool.script(request.array)  # as it was first submitted
-        return replace(made, script=script.read_text(encoding="utf-8"))
+        spool.put_script(request, made.script)
+        return made
 
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
     return Course(
