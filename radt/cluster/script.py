@@ -7,6 +7,8 @@ before the runner is there, the script does itself: see `batch_script`.
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray
+from radt.errors import UsageError
 
 #: Where Slurm says which job of its array a script is.
 INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
@@ -95,6 +98,24 @@ while [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do  # a signal ended o
 done
 exit "$code"
 """
+
+
+def check_setup(settings: ClusterSettings) -> None:
+    """Check that bash can read the lines of the site, if there is one here.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    bash = shutil.which("bash")
+    for line in settings.setup if bash is not None else ():
+        text = f"{{\n{line}\n}}\n"
+        done = subprocess.run([bash, "-n"], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            why = done.stderr.strip().partition("\n")[0].rpartition(": ")[2]
+            raise UsageError(
+                f"{settings.source}: setup: bash cannot read {line!r}: {why}",
+                'Write what belongs together as one text: """…"""',
+            )
 
 
 def batch_script(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radt.cluster.engine import ArrayRequest, Engine
+from radt.cluster.script import check_setup
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
 from radt.errors import (
@@ -52,7 +53,9 @@ def arrays_for(
 
     Raises:
         ExperimentError: With every workload that cannot have a job, by its line.
+        UsageError: The site's lines of shell cannot be read.
     """
+    check_setup(settings)
     repeats = Counter(WorkloadKey.of(workload.plan) for workload in pending)
     plans = {WorkloadKey.of(workload.plan): workload.plan for workload in pending}
     ordered = sorted(plans, key=lambda key: plans[key].runs[0].line)

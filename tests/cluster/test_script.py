@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.script import array_request, batch_script, output_pattern
+from radt.cluster.script import array_request, batch_script, check_setup, output_pattern
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.cluster.spool import JobKey, Spool, Submission
+from radt.errors import UsageError
 from tests.support.waiting import wait_until
 
 SHELLS = [shell for shell in ("/bin/sh", "/bin/bash") if Path(shell).exists()]
@@ -265,6 +266,16 @@ def test_what_is_left_is_private(bench: Bench) -> None:
 
     made = [*bench.spool.path.rglob("attempts/*"), *bench.spool.path.rglob("statuses*")]
     assert made and all(path.stat().st_mode & 0o077 == 0 for path in made)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [("if true", "unexpected token"), ("echo 'x", "matching"), ("done", "near"), ("}", "")],
+)
+def test_lines_that_no_shell_can_read_are_not_submitted(line: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"setup: bash cannot read .*{why}"):
+        check_setup(ClusterSettings(setup=("module load cuda", line)))
+    check_setup(ClusterSettings(setup=("if true\nthen echo 'x'  # so\nfi", "module load cuda")))
 
 
 def test_the_request_of_an_array(tmp_path: Path) -> None:
