@@ -152,9 +152,13 @@ class Course:
     @property
     def is_stuck(self) -> bool:
         """Whether it is held, and nothing of it runs any more."""
-        ends = any(job.is_running or _has_ended(job) for job in self.jobs.values())
-        is_held = bool(self._spool.held) and not self._spool.stopped
-        return self._answers and is_held and not ends
+        if not self._spool.held or self._spool.stopped:
+            return False
+        waiting = self._waiting
+        return self._answers and all(
+            key in waiting or (job.state is not None and job.state.phase is Phase.HELD)
+            for key, job in self.jobs.items()
+        )
 
     @property
     def held(self) -> str:

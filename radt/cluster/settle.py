@@ -178,7 +178,7 @@ class _Case:
         """The engine does not know the job."""
         if self._word is not None:
             if self._job.silent_s < self._patience.outcome_s:
-                return self._as_known(Next.WAIT)
+                return self._running("")
             return self._ended(End.COMPLETED)
         silent_s = self._job.silent_s
         if self._job.stopped and silent_s >= self._patience.stopped_s:
@@ -257,7 +257,8 @@ class _Case:
         rows = dict(self._known)
         for row in self._left:
             status = parse_status(self._text(row))
-            if status is RunStatus.RUNNING:
+            # Why its runs were killed is only known once the engine has said how the job ended.
+            if status is RunStatus.RUNNING or (self._word and status is RunStatus.KILLED):
                 rows[row.line] = self._row(row, RunStatus.RUNNING, where)
             elif status in (None, RunStatus.SCHEDULED):
                 waits = " ".join(filter(None, (self._job.job_id, where)))

@@ -28,7 +28,7 @@ from radt.cluster.rows import submitted_rows, submitted_table
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import PATIENCE, Patience
-from radt.cluster.shape import JobArray, Shape
+from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.cluster.shaping import arrays_for, ask_about
 from radt.cluster.spool import Request, Spool, Submission
 from radt.cluster.submit import Submitter
@@ -36,7 +36,7 @@ from radt.errors import RadtError, UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.files import table_path
 from radt.experiment.lock import ExperimentLock, start_options, user_name
-from radt.experiment.plan import ExperimentPlan, WorkloadPlan
+from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.source import ExperimentFile, open_source
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE, Home
@@ -134,6 +134,19 @@ class Fresh:
     pending: Sequence[PendingWorkload]
     arrays: Sequence[JobArray]
 
+    @property
+    def failed_before(self) -> list[RunPlan]:
+        """Rows that an earlier start saw fail, and that do not run again."""
+        due = {WorkloadKey.of(workload.plan) for workload in self.pending}
+        only = self.options.only
+        return [
+            run
+            for workload in self.plan.workloads
+            if WorkloadKey.of(workload) not in due and (not only or workload.label in only)
+            for run in workload.runs
+            if run.status in FAILURES
+        ]
+
 
 def plan_fresh(
     path: Path, start: ClusterStart, options: ExperimentOptions, devices: str, home: Home
@@ -211,7 +224,8 @@ def start_on_cluster(
                 fresh = plan_fresh(path, start, options, devices, home)
             if fresh is not None:
                 watch.run_fresh(fresh, start, devices)
-            outcome = watch.close(plan if fresh is None else fresh.plan)
+                plan = fresh.plan
+            outcome = watch.close(plan, [] if fresh is None else fresh.failed_before)
     if outcome.problem is not None:
         raise outcome.problem
     return outcome
@@ -314,11 +328,12 @@ class _Watch:
         course = course_of(spool, start.settings, start.engine, start.patience)
         self._follow(spool, course, start.settings.name, statuses)
 
-    def close(self, plan: ExperimentPlan) -> ExperimentOutcome:
+    def close(self, plan: ExperimentPlan, failed_before: Sequence[RunPlan]) -> ExperimentOutcome:
         """Print the last lines and return what came of it."""
         console, found = self._session.console, self._found
         outcome = ExperimentOutcome(
             workloads=found.workloads,
+            failed_before=failed_before,
             elapsed_s=time.monotonic() - self._began_s,
             interrupted_by=self._stop.number,
             problem=found.problem,

@@ -228,6 +228,14 @@ TABLE = [
         Next.DONE,
         0.0,
     ),
+    Line(
+        "it has said its word, and the engine has not yet",
+        RUNNING,
+        (said("FINISHED", "KILLED: preempted", reason=PREEMPTED),),
+        ("FINISHED", "RUNNING: gpu-07"),
+        Next.WAIT,
+        0.0,
+    ),
     # The engine has forgotten it ---------------------------------------------------------------
     Line(
         "it still beats",
