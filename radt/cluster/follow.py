@@ -37,7 +37,7 @@ from radt.units import plural
 
 WRITE_S = 2.0
 #: Writing a long file takes a while; it may take this part of a core.
-_PART_FOR_WRITING = 0.05
+_PART_FOR_WRITING = 0.02
 COLLECT_S = 60.0
 _LOOP_S = 1.0
 #: Workloads that had ended before somebody looked: so many get a line each.
