@@ -40,12 +40,15 @@ _REMEDIES = {
     "generic resource": "`sinfo -o '%N %G'` lists the nodes' GPUs; change Gpus or Devices",
     "gres": "`sinfo -o '%N %G'` lists the nodes' GPUs; change Gpus or Devices",
     "time limit": "`sinfo -o '%P %l'` lists the partitions' time limits; change Time",
-    "node configuration": "No node has all of this: `sinfo -o '%N %c %m %G'` lists what they have",
-    "more processors": "No node has so many CPUs: `sinfo -o '%N %c'` lists them; change Cpus",
+    "node configuration": "`sinfo -o '%P %N %c %m %G'` lists CPUs, memory and GPUs of the nodes",
+    "more processors": "`sinfo -o '%N %c'` lists the nodes' CPUs; change Cpus",
     "memory": "`sinfo -o '%N %m'` lists the nodes' memory in MB; change Memory",
     "feature": "`sinfo -o '%N %f'` lists the nodes' features; change constraint in [cluster]",
+    "option": "`sbatch --help` lists its options; change sbatch in [cluster]",
 }
-_PREFIX = re.compile(r"^\w+: (?:(?:error|fatal|warning): )?")
+_PREFIX = re.compile(
+    r"^\w+: (?:(?:error|fatal|warning): )?(?:allocation failure: |Batch job submission failed: )?"
+)
 _ERROR = re.compile(r"^\w+: (?:error|fatal): |error:", re.IGNORECASE)
 
 
@@ -135,6 +138,6 @@ def _away(said: str) -> EngineAwayError:
 def _first(words: str) -> str:
     """Return the first of Slurm's error lines: sites put theirs before Slurm's general one."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line)] or lines
+    errors = [line for line in lines if _ERROR.search(line)] or lines[:1]
     distinct = dict.fromkeys(_PREFIX.sub("", line) for line in errors[:1] + errors[-1:])
     return ": ".join(distinct)

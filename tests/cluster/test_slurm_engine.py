@@ -346,7 +346,7 @@ _POLICY = (
         ("sbatch: error: AssocMaxSubmitJobLimit", SubmitLimitError, "AssocMaxSubmitJobLimit"),
         (
             f"sbatch: error: QOSMaxCpuPerUserLimit\n{_POLICY}",
-            *(ClusterError, "QOSMaxCpuPerUserLimit: Batch job submission failed: Job violates"),
+            *(ClusterError, "QOSMaxCpuPerUserLimit: Job violates accounting"),
         ),
         (
             "sbatch: error: Please give an account\nsbatch: error: Batch job submission failed: "
@@ -359,6 +359,10 @@ _POLICY = (
         (
             "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
             *(EngineAwayError, "does not answer.*Socket timed out"),
+        ),
+        (
+            'sbatch: unrecognized option \\"--nonsense\\"\nTry sbatch --help for more information',
+            *(ClusterError, r'option "--nonsense"\. `sbatch --help` lists'),
         ),
         (
             "sbatch: fatal: Could not establish a configuration source",
