@@ -156,6 +156,21 @@ def test_the_time_limit_ends_a_job_after_a_notice() -> None:
     assert engine.states([array])[JobId(array, 0)].end is End.TIMEOUT
 
 
+def test_a_notice_takes_the_place_of_a_wait() -> None:
+    def saves_first(_start: SimulatedStart) -> Work:
+        notice = yield 990.0
+        assert notice is Notice.TIME_LIMIT
+        yield 115.0
+        return 0
+
+    engine = SimulatedEngine(runner=saves_first)
+    array = engine.submit(request(1, Shape(gpus=1, time_s=1000)))
+    engine.advance(994)
+    assert phases(engine, array) == [Phase.RUNNING]
+    engine.advance(2)
+    assert engine.states([array])[JobId(array, 0)].end is End.COMPLETED
+
+
 def test_held_jobs_wait_for_their_release() -> None:
     engine = SimulatedEngine(nodes=1, gpus=1)
     array = engine.submit(request(3))
