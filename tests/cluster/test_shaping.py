@@ -192,15 +192,15 @@ def test_instances_that_no_job_gets(
 def test_rows_of_a_workload_must_agree(problems: Problems) -> None:
     found = problems(
         "Workload,File,Nodes,Gpus,Partition,Exclusive,Memory,Time\n"
-        "1,train.py,1,a100,x,yes,1GB,1h\n"
+        "1,train.py,2,a100,x,yes,1GB,1h\n"
         "1,train.py,,,,,,\n"
-        "1,train.py,2,h100,y,no,2GB,2h\n"
+        "1,train.py,1,h100,y,no,2GB,2h\n"
     )
 
     assert [(p.line, p.column) for p in found] == [
         (2, column) for column in ("Nodes", "Gpus", "Partition", "Exclusive", "Memory", "Time")
     ]
-    assert found[0].cause == "the rows of workload 1 share a job and ask for 1 and 2 (with line 4)"
+    assert found[0].cause == "the rows of workload 1 share a job and ask for 2 and 1 (with line 4)"
     assert "1 GB and 2 GB" in found[4].cause and "yes and no" in found[3].cause
     assert found[5].remedy == "Write the same into these cells, or fill only one of them"
 
