@@ -107,7 +107,9 @@ def check_setup(settings: ClusterSettings) -> None:
         UsageError: It cannot.
     """
     bash = shutil.which("bash")
-    for line in settings.setup if bash is not None else ():
+    if bash is None:
+        return
+    for line in settings.setup:
         text = f"{{\n{line}\n}}\n"
         done = subprocess.run([bash, "-n"], input=text, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -87,20 +87,23 @@ def ask_about(
         EngineAwayError: The engine does not answer.
     """
     lines = {WorkloadKey.of(workload): workload.runs[0].line for workload in plan.workloads}
+    by_shape: dict[Shape, list[JobArray]] = {}
+    for array in arrays:
+        by_shape.setdefault(array.shape, []).append(array)
     answers: dict[JobArray, str] = {}
     problems: list[Problem] = []
-    for array, request in arrays.items():
+    for shape, alike in by_shape.items():
         try:
-            answers[array] = engine.check(request)
+            answers |= dict.fromkeys(alike, engine.check(arrays[alike[0]]))
         except EngineAwayError:
             raise
         except SubmitLimitError as error:  # a matter of now, not of the shape
-            answers[array] = error.message
+            answers |= dict.fromkeys(alike, error.message)
         except ClusterError as error:
-            keys = [key for job in array.jobs for key in job]
+            keys = [key for array in alike for job in array.jobs for key in job]
             others = len(keys) - 1
-            whose = f"workload {keys[0].label}" + (f" and {others} more" if others else "")
-            cause = f"{whose}, {shape_text(array.shape)}: {error.message}"
+            whose = f"workload {keys[0].label}" + (f" and {others:,} more" if others else "")
+            cause = f"{whose}, {shape_text(shape)}: {error.message}"
             problems.append(Problem(cause, error.remedy or "", lines[keys[0]]))
     if problems:
         raise ExperimentError(shown, problems)

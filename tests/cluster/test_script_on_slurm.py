@@ -15,7 +15,7 @@ from tests.support.servers import slurm_cluster
 from tests.support.slurm import Slurm
 from tests.support.waiting import wait_until
 
-JOBS = 6
+JOBS = 4
 _ROWS = "Workload,Status,Run,Devices,Listeners,File\n"
 _SITE = 'on = "slurm"\n[cluster]\nfolder = "{folder}/shared"\ntime = "20min"\nsetup = {setup}\n'
 
@@ -28,7 +28,7 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture
 def folder(slurm: Slurm, tmp_path: Path) -> Iterator[Path]:
-    """Six workloads of a script that ends at once."""
+    """Four workloads of a script that ends at once."""
     (tmp_path / "train.py").write_text("print('trained')\n")
     rows = "".join(f"w{number},,,cpu,none,train.py\n" for number in range(JOBS))
     (tmp_path / "study.csv").write_text(_ROWS + rows)
@@ -40,7 +40,8 @@ def folder(slurm: Slurm, tmp_path: Path) -> Iterator[Path]:
 def radt(folder: Path, slurm: Slurm, *arguments: str, codes: tuple[int, ...] = (0, 1)) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "radt", *arguments],
-        env={**os.environ, **slurm.environ, "RADT_TRACKING_URI": "none", "COLUMNS": "80"},
+        env={**os.environ, **slurm.environ, "RADT_TRACKING_URI": "none", "COLUMNS": "80"}
+        | {"RADT_CLUSTER_POLL_S": "1"},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -102,5 +103,5 @@ def test_what_would_be_submitted(folder: Path, slurm: Slurm) -> None:
 
     shown = " ".join(radt(folder, slurm, "validate", "study.csv", codes=(0,)).split())
 
-    assert "1 array, 6 jobs" in shown and "slurm: to start at 20" in shown
+    assert "1 array, 4 jobs" in shown and "slurm: to start at 20" in shown
     assert slurm.run("squeue", "--noheader") == "" and not (folder / "shared").exists()

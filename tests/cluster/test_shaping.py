@@ -294,8 +294,10 @@ class Picky:
 
     def __init__(self, error: ClusterError | None = None) -> None:
         self.error = error
+        self.asked = 0
 
     def check(self, request: ArrayRequest) -> str:
+        self.asked += 1
         if self.error is not None:
             raise self.error
         if request.shape.gpus > 1:
@@ -313,9 +315,11 @@ def ask(plan: ExperimentPlan, engine: Picky) -> dict[JobArray, str]:
 
 
 def test_the_engine_is_asked_about_every_shape(plan: Callable[[str], ExperimentPlan]) -> None:
-    answers = ask(plan("File,Devices\ntrain.py,0\ntrain.py,cpu\ntrain.py,0\n"), Picky())
+    rows = "train.py,0\n" * 12 + "train.py,cpu\n"  # two arrays of one shape, and one of another
+    answers = ask(plan(f"File,Devices\n{rows}"), engine := Picky())
 
-    assert list(answers.values()) == ["starts at once with 1", "starts at once with 0"]
+    assert list(answers.values()) == ["starts at once with 1"] * 2 + ["starts at once with 0"]
+    assert engine.asked == 2
 
 
 def test_a_shape_that_fits_nowhere_has_a_line(plan: Callable[[str], ExperimentPlan]) -> None:
