@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,18 +90,36 @@ def test_it_beats_and_says_what_is_new_to_its_last_word(beating: Beating) -> Non
     assert beating.superseded == []
 
 
-def test_what_was_not_said_is_said_when_the_folder_is_back(beating: Beating) -> None:
-    wait_until(lambda: beating.attempt.view().beats, "it beats")
+def test_what_was_not_said_is_said_when_the_folder_is_back(
+    beating: Beating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = beating.attempt
+    wait_until(lambda: attempt.view().beats, "it beats")
+    failed: list[OSError] = []
+    write = Attempt.put_statuses
+
+    def noted(*arguments: Any, **named: Any) -> None:
+        try:
+            write(*arguments, **named)
+        except OSError as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(Attempt, "put_statuses", noted)
     away = beating.spool.path.with_name("away")
     beating.spool.path.rename(away)
     beating.statuses.set_many({2: RUNNING})
     beating.output.write_text("meanwhile\n")
+    wait_until(lambda: failed, "it cannot say so")
+    away.rename(beating.spool.path)
+    wait_until(lambda: attempt.view().statuses == {2: RUNNING}, "it says so")
+    wait_until(attempt.output_log.exists, "its output is there")
+    beating.spool.path.rename(away)
     assert not beating.pulse.finish("", lambda: 0.0), "it is away"
     away.rename(beating.spool.path)
     assert beating.pulse.finish("", lambda: math.inf)
-    last = beating.attempt.view()
-    assert (last.ended, last.statuses) == (True, {2: RUNNING})
-    assert beating.attempt.output_log.read_text() == "meanwhile\n"
+    assert (attempt.view().ended, attempt.view().statuses) == (True, {2: RUNNING})
+    assert attempt.output_log.read_text() == "meanwhile\n"
 
 
 def test_a_newer_attempt_silences_it(beating: Beating) -> None:
