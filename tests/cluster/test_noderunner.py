@@ -145,7 +145,13 @@ def test_repeats_go_on_where_a_killed_attempt_was(nodes: Nodes) -> None:
     # Its first repeat is in the shared folder; what is said of it then is.
     wait_until(lambda: view(spool).statuses[2].text == "FINISHED 1/2", "the first one is said")
     with Collection(spool, nodes.home) as collection:
-        wait_until(lambda: collection.collect() and len(nodes.reader.runs()) == 2, "both are here")
+
+        def both_are_here() -> bool:
+            collection.collect()
+            with nodes.reader as reader:
+                return sum(bool(reader.point_counts(run.run_id)) for run in reader.runs()) == 2
+
+        wait_until(both_are_here, "both are here, with points")
         runner.kill()
         runner.wait()
         nodes.wait_gone()
