@@ -36,7 +36,7 @@ def run_experiment(
     fresh: bool = False,
     **options: object,
 ) -> pd.DataFrame:
-    """Run an experiment as ``radt FILE`` does, and return its table.
+    """Run an experiment as ``radt FILE`` does, here or on a cluster, and return its table.
 
     Rows that share a workload start together. Finished rows are skipped; an interrupted experiment
     resumes. Variables and settings files (``radt config``) provide defaults.
@@ -72,6 +72,9 @@ def run_experiment(
     from rich.console import Console
 
     from radt import settings
+    from radt.cluster.engines import open_engine
+    from radt.cluster.opened import refuse_open_submissions
+    from radt.cluster.settings import ClusterSettings
     from radt.experiment.devices import Machine
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
     from radt.home import Home
@@ -93,14 +96,21 @@ def run_experiment(
         folder = data.path / FRAMES_FOLDER
         table.check(folder / f"{table.name}.csv", Machine.detect(), registry.load())
         path = table.store(data.create().path / FRAMES_FOLDER, fresh=fresh)
-    outcome = start_experiment(
-        path,
-        home=data,
-        options=chosen,
-        console=Console(highlight=False),
-        tracking_uri=tracking_uri or values[settings.TRACKING_URI] or data.default_tracking_uri,
-        store_uri=store_uri or values[settings.STORE_URI] or None,
-    )
+    given: dict[str, Any] = {
+        "home": data,
+        "options": chosen,
+        "console": Console(highlight=False),
+        "tracking_uri": tracking_uri or values[settings.TRACKING_URI] or data.default_tracking_uri,
+        "store_uri": store_uri or values[settings.STORE_URI] or None,
+    }
+    if (cluster := ClusterSettings.chosen(values)) is not None:
+        from radt.cluster.start import ClusterStart, start_on_cluster
+
+        start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
+        outcome = start_on_cluster(path, start, **given)
+    else:
+        refuse_open_submissions(path, data)
+        outcome = start_experiment(path, **given)
     if outcome.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if outcome.interrupted_by is not None:  # who asked radt to end asked this process

@@ -27,7 +27,8 @@
     ├── LoaderError             a loader of radt.loaders cannot give its next batch
     ├── TrainingError           a technique of radt.training cannot begin or go on
     ├── ClusterError            an engine refuses, or a submission cannot go on
-    │   └── EngineAwayError     the engine does not answer just now
+    │   ├── EngineAwayError     the engine does not answer just now
+    │   └── SubmitLimitError    the engine takes no more jobs of this user just now
     ├── ArchiveError            the archive of a run cannot be read, or is incomplete
     └── StackError              compose.yaml or one of its servers cannot be set up
 
@@ -235,6 +236,10 @@ class ClusterError(RadtError):
 
 class EngineAwayError(ClusterError):
     """The engine does not answer just now, and may later."""
+
+
+class SubmitLimitError(ClusterError):
+    """The engine takes no more jobs of this user at present, or not so many at once."""
 
 
 class ArchiveError(RadtError):

@@ -41,6 +41,8 @@ STORE_VARIABLE = "RADT_STORE_URI"
 _URI_VARIABLES = (TRACKING_VARIABLE, "MLFLOW_TRACKING_URI")
 #: The tracking URI of who does without MLflow.
 NO_MLFLOW = "none"
+#: The store URI of who does without Postgres, whatever the settings file says.
+NO_POSTGRES = "none"
 #: Set for training processes: the run they belong to, and its spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
@@ -153,7 +155,7 @@ class Home:
         """The Postgres database that the store of this folder is copied to; empty for none.
 
         The URI given, else ``$RADT_STORE_URI``, else as settings say, else the tracking URI if that
-        is a Postgres database.
+        is a Postgres database. Empty where one of the first two is ``none``.
 
         Args:
             explicit: The URI given.
@@ -164,7 +166,7 @@ class Home:
             UsageError: See `resolve`.
         """
         if chosen := explicit or os.environ.get(STORE_VARIABLE):
-            return with_driver(chosen)
+            return "" if chosen.lower() == NO_POSTGRES else with_driver(chosen)
         from radt.settings import STORE_URI, value_for_script
 
         uri = value_for_script(STORE_URI, warn)

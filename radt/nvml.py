@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +71,51 @@ def list_gpus() -> GpuList:
     except (pynvml.NVMLError, OSError) as error:
         return GpuList(reason=f"NVML: {error}", failed=True)
     return GpuList(gpus, driver, "" if gpus else "NVML sees none")
+
+
+def minor_numbers() -> dict[str, int]:
+    """Return the number of the device file (``/dev/nvidia3``) of each GPU, by UUID.
+
+    A GPU whose number the driver does not know is missing. Never raises.
+    """
+    import pynvml
+
+    numbers: dict[str, int] = {}
+    try:
+        with opened():
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                try:
+                    number = int(pynvml.nvmlDeviceGetMinorNumber(handle))
+                except pynvml.NVMLError:
+                    continue
+                numbers[str(pynvml.nvmlDeviceGetUUID(handle))] = number
+    except (pynvml.NVMLError, OSError):
+        pass
+    return numbers
+
+
+def parent_gpus(uuids: Iterable[str]) -> dict[str, str]:
+    """Return the UUID of the GPU of each device, GPU or MIG, by the device's UUID.
+
+    A device that the driver does not show is missing. Never raises.
+    """
+    import pynvml
+
+    parents: dict[str, str] = {}
+    try:
+        with opened():
+            for uuid in uuids:
+                try:
+                    device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                    if uuid.startswith("MIG-"):
+                        device = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+                    parents[uuid] = str(pynvml.nvmlDeviceGetUUID(device))
+                except pynvml.NVMLError:
+                    continue
+    except (pynvml.NVMLError, OSError):
+        pass
+    return parents
 
 
 def _gpu(index: int) -> Gpu:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from radt.errors import UsageError
 from radt.masking import is_postgres, masked, with_driver
 from radt.paths import expanded, uri_path
-from radt.units import duration_text, parse_duration_s
+from radt.units import duration_text, memory_text, parse_duration_s, parse_memory_bytes
 
 T = TypeVar("T")
 
@@ -139,6 +139,7 @@ def _show_notify(value: str) -> str:
 
 
 TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
+CLUSTER = replace(TEXT, metavar="CLUSTER")
 PATH = Kind(_parse_path, "FOLDER")
 URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
 STORE_URI = replace(URI, parse=_parse_store_uri)
@@ -160,6 +161,7 @@ LIMIT_SECONDS = Kind(
     show=lambda value: NONE if value is None else duration_text(value),
 )
 SWITCH = Kind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
+MEMORY = Kind(lambda text, _folder: parse_memory_bytes(text), "SIZE", show=memory_text)
 NUMBER = Kind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
 POSITIVE = replace(NUMBER, parse=_parse_positive)
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from radt import setting_values
 from radt.errors import UsageError
 from radt.setting_values import (
+    CLUSTER,
     COUNT,
     HIDDEN,
     LIMIT_COUNT,
@@ -37,8 +38,8 @@ from radt.setting_values import (
 
 T = TypeVar("T")
 
-#: Tables of a settings file that are read elsewhere: Model to command, name to environment.
-OTHER_TABLES = frozenset({"models", "environments"})
+#: Tables of a settings file that are read elsewhere: commands, environments, clusters.
+OTHER_TABLES = frozenset({"models", "environments", "cluster"})
 
 
 class Level(StrEnum):
@@ -146,6 +147,14 @@ NOTIFY = Setting(
     "Command to run, or address to notify (any of apprise), on a failure and at the end.",
     default_text="nobody",
 )
+ON = Setting(
+    "on",
+    ("RADT_ON",),
+    CLUSTER,
+    "",
+    "Where to run: slurm, slurm:PARTITION, NAME of [cluster.NAME], or local.",
+    default_text="local",
+)
 YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask no questions.")
 QUIET = Setting(
     "quiet",
@@ -192,6 +201,14 @@ ENVIRONMENTS = Setting(
 )
 COLLECTOR_IDLE_S = Setting(
     "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds that an idle collector waits for work."
+)
+COLLECTOR_OWNER = Setting(
+    "",
+    ("RADT_COLLECTOR_OWNER",),
+    LIMIT_COUNT,
+    None,
+    "Process id with which the collector ends, as that of a cluster's job does.",
+    default_text="none",
 )
 FLUSH_S = Setting(
     "", ("RADT_FLUSH_S",), POSITIVE, 1.0, "Seconds between the collector's writes to radt.db."
@@ -265,6 +282,34 @@ ARCHIVE_S = Setting(
     900.0,
     "Seconds between archives of a running run; 0 for no archives.",
 )
+CLUSTER_PART_S = Setting(
+    "",
+    ("RADT_CLUSTER_PART_S",),
+    POSITIVE,
+    60.0,
+    "Seconds between what a cluster's node sends of a running run to the shared folder.",
+)
+CLUSTER_POLL_S = Setting(
+    "",
+    ("RADT_CLUSTER_POLL_S",),
+    POSITIVE,
+    15.0,
+    "Seconds between two questions to a cluster's queue.",
+)
+CLUSTER_BEAT_S = Setting(
+    "",
+    ("RADT_CLUSTER_BEAT_S",),
+    POSITIVE,
+    10.0,
+    "Seconds between a cluster's node's signs of life in the shared folder.",
+)
+CLUSTER_PATIENCE_S = Setting(
+    "",
+    ("RADT_CLUSTER_PATIENCE_S",),
+    NUMBER,
+    600.0,
+    "Seconds that a cluster's job waits at its end for a shared folder that is full or away.",
+)
 
 #: Options of the command line that a variable or a settings file may set, too.
 OPTIONS: tuple[Setting[Any], ...] = (
@@ -280,6 +325,7 @@ OPTIONS: tuple[Setting[Any], ...] = (
     FAIL_FAST,
     BUSY,
     NOTIFY,
+    ON,
     YES,
     QUIET,
 )
@@ -291,6 +337,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     DASHBOARD_LOAD_URI,
     ENVIRONMENTS,
     COLLECTOR_IDLE_S,
+    COLLECTOR_OWNER,
     FLUSH_S,
     DISK_SYNC_S,
     COLLECTOR_HANG_S,
@@ -300,6 +347,10 @@ VARIABLES: tuple[Setting[Any], ...] = (
     UPLOAD_WAIT_S,
     REPLICATION_S,
     ARCHIVE_S,
+    CLUSTER_PART_S,
+    CLUSTER_POLL_S,
+    CLUSTER_BEAT_S,
+    CLUSTER_PATIENCE_S,
 )
 SETTINGS = (*OPTIONS, *VARIABLES)
 

@@ -74,6 +74,18 @@ def size(count_bytes: float | None) -> str:
     return f"{significant(value) if unit else round(value)} {_BYTE_UNITS[unit]}"
 
 
+def memory_text(count_bytes: int) -> str:
+    """Return an amount of memory as `parse_memory_bytes` reads it, in the largest unit that fits.
+
+    >>> memory_text(68719476736), memory_text(1572864)
+    ('64 GB', '1536 KB')
+    """
+    power = 4
+    while power > 1 and count_bytes % 1024**power:
+        power -= 1
+    return f"{count_bytes / 1024**power:.12g} {'_KMGT'[power]}B"
+
+
 def percent(ratio: float | None) -> str:
     """A ratio as a percentage: ``64 %``.
 
@@ -141,6 +153,30 @@ def parse_duration_s(text: str) -> float:
     if not math.isfinite(seconds):
         raise _unknown(text)
     return seconds
+
+
+_MEMORY = re.compile(r"(\d+(?:\.\d*)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
+
+
+def parse_memory_bytes(text: str) -> int:
+    """Return an amount of memory in bytes; units are powers of 1024, as for schedulers.
+
+    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB")
+    (68719476736, 1572864)
+
+    Raises:
+        UsageError: The text is not an amount of memory above 0.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    count_bytes = 0
+    if match is not None:
+        power = "kmgt".index(match[2].lower()) + 1
+        count_bytes = round(float(match[1]) * 1024**power)
+    if not count_bytes:
+        raise UsageError(
+            f"{text.strip()!r} is not an amount of memory", "Write it with its unit: 64GB, 512MB"
+        )
+    return count_bytes
 
 
 def seconds_text(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from docs.generator import markdown
+from radt.cluster.settings import CLUSTER_KEYS
 from radt.settings import OPTIONS, VARIABLES, Setting
 
 
@@ -34,6 +35,22 @@ def variables_reference() -> str:
         for one in VARIABLES
     ]
     return markdown.table(("variable", "value", "default", "meaning"), rows)
+
+
+def cluster_reference() -> str:
+    """Keys of ``[cluster]`` and ``[cluster.NAME]``."""
+    rows = [
+        (
+            markdown.code(name),
+            f"list of {markdown.code(key.kind.metavar)}"
+            if key.is_list
+            else markdown.code(key.kind.metavar or "true or false"),
+            markdown.plain(key.default_text),
+            markdown.plain(key.help),
+        )
+        for name, key in CLUSTER_KEYS.items()
+    ]
+    return markdown.table(("key", "value", "default", "meaning"), rows)
 
 
 def _option(setting: Setting[Any]) -> str:

@@ -23,7 +23,7 @@ from docs.generator.quantities import (
     report_files_reference,
     series_quantities_reference,
 )
-from docs.generator.settings import settings_reference, variables_reference
+from docs.generator.settings import cluster_reference, settings_reference, variables_reference
 from radt.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "commands": command_reference,
     "settings": settings_reference,
     "variables": variables_reference,
+    "cluster": cluster_reference,
     "columns": columns_reference,
     "metrics": metrics_reference,
     "technique-metrics": technique_metrics_reference,

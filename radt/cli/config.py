@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from radt.cluster.settings import cluster_problems
 from radt.render.model import printable
 from radt.runner.console import shown_path
 from radt.setting_values import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
@@ -35,7 +36,7 @@ def command(file: Path | None, verbose: bool, as_json: bool) -> int:
     are not shown. The exit code is 2 if something is wrong with a setting.
     """
     settings = Settings.of(Path.cwd() if file is None else file.absolute().parent)
-    problems = list(settings.problems())
+    problems = [*settings.problems(), *cluster_problems(settings.file)]
     if as_json:
         click.echo(json.dumps(_document(settings), indent=2))
     else:

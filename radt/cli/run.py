@@ -16,6 +16,8 @@ import click
 from radt import settings
 from radt.cli.options import call, setting_option
 from radt.cli.original import WITH_VALUE, translated
+from radt.cluster.opened import refuse_open_submissions, submissions_of
+from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.errors import UsageError
 from radt.experiment.devices import Machine
@@ -26,6 +28,7 @@ from radt.listeners import registry
 from radt.settings import Settings
 
 if TYPE_CHECKING:
+    from radt.cluster.settings import ClusterSettings
     from radt.runner.pending import ExperimentOptions
 
 #: Where the context keeps the command line as it was given.
@@ -34,7 +37,7 @@ _MODULE_OPTIONS = ("-m", "--module")
 _HELP_ALL = "radt.cli.run.help_all"
 #: The options in ``--help``, by parameter; ``--help-all`` has all.
 _COMMON = frozenset(
-    {"rerun", "only", "repeat", "dry_run", "detach", "yes", "quiet", "home", "tracking_uri"}
+    {"rerun", "only", "repeat", "on", "dry_run", "detach", "yes", "quiet", "home", "tracking_uri"}
     | {"module", "experiment", "workload", "name", "devices", "collocation", "listeners"}
     | {"environment", "timeout", "help", "help_all"}
 )
@@ -161,6 +164,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @setting_option(settings.FAIL_FAST, "--fail-fast/--keep-going")
 @setting_option(settings.BUSY)
 @setting_option(settings.NOTIFY)
+@setting_option(settings.ON)
 @setting_option(settings.YES, "-y/ ", "--yes/--ask")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan without running it.")
 @click.option("--detach", is_flag=True, help="Run in the background; see `radt attach`.")
@@ -262,18 +266,33 @@ class _Start:
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
         values.check()
+        cluster = ClusterSettings.chosen(values)
         client = None
-        if path.is_file() and not (dry_run or detach):
+        if path.is_file() and not (dry_run or detach or cluster):
             client = CollectorClient.for_runner()
         from radt.runner.pending import experiment_options
 
         options = experiment_options(values, rerun=self.rerun, only=self.only)
+        if cluster is not None and dry_run:
+            from radt.cli.cluster_plan import show_cluster_plan
+
+            show_cluster_plan(
+                open_source(path),
+                cluster,
+                options,
+                devices=self.columns.devices,
+                home=values[settings.HOME],
+            )
+            return 0
         if dry_run:
             source = open_source(path)
             plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
             _show_plan(plan, options.with_repeat_of(source.repeat, plan))
             return 0
         home = Home(values[settings.HOME])
+        if cluster is not None:
+            return self._on_cluster(path, home, options, values, cluster, detach=detach)
+        refuse_open_submissions(path, home)
         if detach and (code := self._detach(path, home, options)) is not None:
             return code
         from rich.console import Console
@@ -293,16 +312,53 @@ class _Start:
         )
         return outcome.exit_code
 
+    def _on_cluster(
+        self,
+        path: Path,
+        home: Home,
+        options: ExperimentOptions,
+        values: Settings,
+        cluster: ClusterSettings,
+        *,
+        detach: bool,
+    ) -> int:
+        """Submit the file's workloads, or go on with those that were; returns the exit code."""
+        from rich.console import Console
+
+        from radt.cluster.engines import open_engine
+        from radt.cluster.start import ClusterStart, plan_fresh, plan_of, start_on_cluster
+        from radt.runner.start import ask_first
+
+        start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
+        if detach:
+            if spools := submissions_of(path, home):
+                plan = plan_of(path, spools)
+            else:
+                fresh = plan_fresh(path, start, options, self.columns.devices, home)
+                plan = fresh.plan
+                if not fresh.pending:
+                    detach = False
+                ask_first(fresh.pending, fresh.options, confirm)
+        if detach:
+            return self._in_background(path, home, plan.name)
+        outcome = start_on_cluster(
+            path,
+            start,
+            home=home,
+            options=options,
+            console=Console(highlight=False),
+            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
+            store_uri=values[settings.STORE_URI] or None,
+            devices=self.columns.devices,
+            confirm=None if options.yes else confirm,
+        )
+        return outcome.exit_code
+
     def _detach(self, path: Path, home: Home, options: ExperimentOptions) -> int | None:
         """Check the file and ask what is to be asked here; then run it in the background.
 
         Returns the exit code, None if there is nothing to run.
         """
-        from rich.console import Console
-        from rich.text import Text
-
-        from radt.runner.console import shown_path
-        from radt.runner.detach import start_detached
         from radt.runner.pending import pending_workloads
         from radt.runner.start import ask_first
 
@@ -312,15 +368,23 @@ class _Start:
         if not pending:
             return None
         ask_first(pending, options, confirm)
+        return self._in_background(path, home, plan.name)
+
+    def _in_background(self, path: Path, home: Home, name: str) -> int:
+        """Run what this call would run, in the background; the exit code."""
+        from rich.console import Console
+        from rich.text import Text
+
+        from radt.runner.console import shown_path
+        from radt.runner.detach import start_detached
+
         detached = start_detached(path, self.own_arguments, home)
         console = Console(highlight=False)
         if detached.holder is None:
             console.out(detached.log.read_text(encoding="utf-8", errors="replace"), end="")
             return detached.exit_code or 0
         console.print(
-            Text.assemble(
-                (plan.name, "bold"), f" runs in the background, pid {detached.holder.pid}"
-            )
+            Text.assemble((name, "bold"), f" runs in the background, pid {detached.holder.pid}")
         )
         console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)
         for name, purpose in (
@@ -344,6 +408,11 @@ class _Start:
             )
         values = Settings.of(Path.cwd(), given)
         values.check()
+        if given.get(settings.ON) not in (None, "", LOCAL):
+            raise UsageError(
+                "--on is for experiment files",
+                "Put the program into the File column of an experiment file",
+            )
         machine = Machine.detect()
         plan = direct_plan(
             self.file,

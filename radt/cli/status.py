@@ -18,6 +18,7 @@ from rich.text import Text
 from radt import settings, units
 from radt.cli.options import call, setting_option
 from radt.cli.render import print_folded
+from radt.cluster.opened import submissions_of
 from radt.delivery.backlog import Backlog, backlogs
 from radt.experiment.lock import Holder
 from radt.home import Home
@@ -42,10 +43,17 @@ _NO_LIMIT = 1_000_000
 def command(file: Path, home: str | None, everything: bool, as_json: bool) -> None:
     """Show the progress of the experiment FILE: what is done, what runs and what is next.
 
-    Works from any terminal and changes nothing. The exit code is 0 whether or not the experiment
-    is running.
+    Works from any terminal and changes nothing, except that statuses of jobs on a cluster are
+    brought up to date. The exit code is 0 whether or not the experiment is running.
     """
     data = home_of(file, home)
+    if spools := submissions_of(file, data):
+        from radt.cli.cluster_jobs import show_status
+
+        document = show_status(file, spools, data, everything=everything, as_json=as_json)
+        if document is not None:
+            click.echo(json.dumps(document, indent=2))
+        return
     with ProgressReader(file, data) as observer:
         look = observer.look()
     waiting = waiting_for_delivery(file, data)

@@ -1,4 +1,4 @@
-"""What radt needs of a cluster: five questions, which Slurm answers, and a simulation in tests.
+"""What radt needs of a cluster: a few questions, which Slurm answers, and a simulation in tests.
 
 Where and when a job starts, priorities, preemption and requeueing are the engine's.
 """
@@ -45,6 +45,11 @@ class JobId:
 
     def __str__(self) -> str:
         return f"{self.array}_{self.index}"
+
+
+#: The index of all jobs of an array that the engine no longer tells apart: Slurm's, once they were
+#: cancelled before they began.
+REST = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,12 @@ class Engine(Protocol):
         """
 
     def submit(self, request: ArrayRequest) -> str:
-        """Submit an array and return the engine's id of it."""
+        """Submit an array and return the engine's id of it.
+
+        Raises:
+            SubmitLimitError: More jobs than this user may have now; fewer, or later, may do.
+            EngineAwayError: It did not answer, and may have taken the array: see `find`.
+        """
 
     def find(self, intent: str) -> str | None:
         """Return the id of the array that was submitted with this intent, None if there is none."""
@@ -118,11 +128,21 @@ class Engine(Protocol):
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
         """Return the states of all jobs of arrays by one question.
 
-        A job that the engine has forgotten is missing.
+        A job that the engine has forgotten is missing (see `past`), as is one that was cancelled
+        before it began: then others of its array are there, or `REST` is.
+        """
+
+    def past(self, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
+        """Return what the cluster's accounting says of jobs that `states` no longer has.
+
+        Empty where there is no accounting. Asked rarely: only of jobs without any other word.
         """
 
     def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
-        """Ask jobs to end as Ctrl-C does; with ``now`` kill them. Ended ones are left alone."""
+        """Ask jobs to end as Ctrl-C does; with ``now`` kill them. Ended ones are left alone.
+
+        Of a job that was killed the engine may say that it failed.
+        """
 
     def release(self, jobs: Collection[JobId]) -> None:
         """Let held jobs start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radt.experiment.plan import WorkloadPlan
 
@@ -46,31 +46,30 @@ class JobArray:
 
 
 def arrays_of(
-    workloads: Iterable[tuple[WorkloadKey, Shape, float | None]],
-    *,
-    max_array_size: int,
-    bundle_s: float = 0.0,
+    workloads: Iterable[tuple[WorkloadKey, Shape]], *, max_array_size: int, bundle_s: float = 0.0
 ) -> Sequence[JobArray]:
     """Group workloads, in the file's order, into arrays of one shape each.
 
     Args:
-        workloads: With the shape and the longest time that each may take (None if unknown).
+        workloads: With the shape of each.
         max_array_size: Jobs in an array, at most.
-        bundle_s: Workloads that together take at most so long share a job. 0 for a job each.
+        bundle_s: Workloads that together take at most so long share a job, which gets the time of
+            all of them. 0 for a job each.
     """
     by_shape: dict[Shape, list[list[WorkloadKey]]] = {}
-    filled_s: dict[Shape, float] = {}
-    for key, shape, time_s in workloads:
+    for key, shape in workloads:
         jobs = by_shape.setdefault(shape, [])
-        before_s = filled_s.get(shape, 0.0)
-        if time_s is not None and jobs and before_s > 0 and before_s + time_s <= bundle_s:
+        time_s = shape.time_s
+        if jobs and time_s is not None and (len(jobs[-1]) + 1) * time_s <= bundle_s:
             jobs[-1].append(key)
-            filled_s[shape] = before_s + time_s
         else:
             jobs.append([key])
-            filled_s[shape] = time_s or 0.0
-    return [
-        JobArray(shape, tuple(map(tuple, jobs[start : start + max_array_size])))
-        for shape, jobs in by_shape.items()
-        for start in range(0, len(jobs), max_array_size)
-    ]
+    arrays: list[JobArray] = []
+    for shape, jobs in by_shape.items():
+        if shape.time_s is not None:
+            shape = replace(shape, time_s=shape.time_s * max(map(len, jobs)))
+        arrays += [
+            JobArray(shape, tuple(map(tuple, jobs[start : start + max_array_size])))
+            for start in range(0, len(jobs), max_array_size)
+        ]
+    return arrays

@@ -6,15 +6,21 @@
     ├── submission.json           written once, before anything is submitted
     ├── experiment.csv            the file as it was
     ├── arrays/3/
-    │   ├── script.sh             also the intent: there before the engine is asked
-    │   └── job.8812              the engine's id, once it has answered
+    │   ├── script.1.sh           of the jobs of request.1.json
+    │   ├── request.1.json        which of them the engine is asked for, before it is
+    │   └── job.1.8812            the engine's id of those, once it has answered
     ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next number
     │   ├── start.json            where and when
     │   ├── beat.41               renamed every 10 s: somebody is at work
     │   ├── statuses.3.json       of the rows so far; the last one says that it has ended
     │   ├── output.log            of the runner
-    │   └── runs/RUN_ID/          the archive of a run, as far as it has got, and its output.log
-    ├── hold                      why no further job is to start
+    │   └── runs/RUN_ID/          what is new of a run, until the submit host has it
+    │       ├── part.4.tar        parts of its archive that part.3.tar had not, and the manifest
+    │       ├── whole.9.tar       the same with all parts: part.1.tar to part.8.tar are not needed
+    │       └── files.10.tar      its output.log and artifacts, once it has ended
+    ├── unfit/first, second       there once so many nodes could not run a job at all
+    ├── hold                      why no further job is to start; ``released`` once they may
+    ├── stopped                   why the rest of it will not run at all
     └── closed                    all of it is settled
 
 A network file system may show old content, but not a new name with an old one's content: files
@@ -26,20 +32,31 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
+from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 
 BEAT_S = 10.0
 #: Starts of a job, at most: what starts so often and never ends, never will.
 MOST_ATTEMPTS = 5
+#: Made by the jobs that find no radt, no folder or another version; the last one holds the others.
+_UNFIT = ("first", "second")
+MOST_UNFIT = len(_UNFIT)
+#: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
+PREEMPTED = "preempted"
+TIME_LIMIT = "the job's time limit"
 _STATUSES = re.compile(r"statuses\.(\d+)\.json")
+_REQUEST = re.compile(r"request\.(\d+)\.json")
+_JOB = re.compile(r"job\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,8 +80,9 @@ class Submission:
     """What was submitted at once, and all that a node needs to know.
 
     ``file`` is the experiment file, which the submit host keeps; ``options`` are those of the
-    start (`ExperimentOptions`, in JSON values); ``settings`` the settings that nodes must share
-    with the submit host, by their variables.
+    start (`ExperimentOptions`, in JSON values, with ``devices`` if they override the column);
+    ``settings`` are variables of the nodes: with ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among
+    them nodes bring runs there themselves, else the submit host does.
     """
 
     submission_id: str
@@ -80,6 +98,11 @@ class Submission:
 
     def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
         return self.arrays[job.array].jobs[job.index]
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether nodes reach MLflow or Postgres themselves (``record = "direct"``)."""
+        return any(self.settings.get(name) for name in (TRACKING_VARIABLE, STORE_VARIABLE))
 
     @property
     def jobs(self) -> Iterator[JobKey]:
@@ -110,6 +133,19 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """Jobs of an array that the engine is asked for at once.
+
+    ``job_id`` is the engine's id of them, "" while it is not known.
+    """
+
+    array: int
+    number: int
+    indices: tuple[int, ...]
+    job_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Who began an attempt. ``job_id`` is the engine's, such as ``1234_7``."""
 
@@ -126,7 +162,9 @@ class AttemptView:
 
     ``beats`` counts its signs of life: only whether it grows says something. ``statuses`` are by
     the lines of the file as it was submitted. ``ended`` is whether the attempt said so itself;
-    ``reason`` why, if it did not run all of its workloads.
+    ``reason`` why, if it did not run all of its workloads. ``kept`` are the ids of all runs that
+    have ended in it, and of those of earlier attempts that it goes on from: the others of earlier
+    attempts count for nothing. None before its first word.
     """
 
     number: int
@@ -135,6 +173,7 @@ class AttemptView:
     statuses: Mapping[int, RowStatus]
     ended: bool
     reason: str = ""
+    kept: frozenset[str] | None = None
 
 
 class Attempt:
@@ -163,22 +202,37 @@ class Attempt:
 
     def beat(self) -> None:
         """Show that somebody is at work."""
-        before, self._beats = self.path / f"beat.{self._beats}", self._beats + 1
-        after = self.path / f"beat.{self._beats}"
-        if self._beats == 1:
+        before, after = (self.path / f"beat.{self._beats + more}" for more in (0, 1))
+        if self._beats == 0:
             after.touch(mode=0o600)
         else:
             before.rename(after)
+        self._beats += 1
 
     def put_statuses(
-        self, statuses: Mapping[int, RowStatus], *, ended: bool = False, reason: str = ""
+        self,
+        statuses: Mapping[int, RowStatus],
+        *,
+        ended: bool = False,
+        reason: str = "",
+        kept: Iterable[str] = (),
     ) -> None:
-        """Say how the rows stand, all of them; the last time with ``ended``."""
+        """Say how the rows stand, all of them; the last time with ``ended``.
+
+        Args:
+            kept: See `AttemptView`.
+
+        Raises:
+            OSError: It cannot be written; the next call says it anew.
+        """
         rows = {line: asdict(status) for line, status in statuses.items()}
-        content = {"rows": rows, "ended": ended, "reason": reason}
-        before, self._written = self._written, self._written + 1
-        put(self.path / f"statuses.{self._written}.json", json.dumps(content))
+        content = {"rows": rows, "ended": ended, "reason": reason, "kept": sorted(kept)}
+        number = self._written + 1
+        put(self.path / f"statuses.{number}.json", json.dumps(content))
+        before, self._written = self._written, number
         (self.path / f"statuses.{before}.json").unlink(missing_ok=True)
+        if ended:  # few files are to be left
+            (self.path / f"beat.{self._beats}").unlink(missing_ok=True)
 
     def view(self) -> AttemptView:
         """Return what the folder shows now."""
@@ -198,6 +252,7 @@ class Attempt:
             {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
             bool(content.get("ended", False)),
             str(content.get("reason", "")),
+            frozenset(content["kept"]) if "kept" in content else None,
         )
 
 
@@ -249,30 +304,54 @@ class Spool:
 
     # Arrays: written by the submit host -----------------------------------------------------------
 
-    def intend(self, array: int, script: str) -> None:
-        """Note that the engine is about to be asked for an array."""
+    def put_script(self, request: Request, script: str) -> None:
+        """Keep the batch script of a request: settings may be mended between two of them."""
+        folder = self.path / "arrays" / str(request.array)
+        put(folder / f"script.{request.number}.sh", script)
+
+    def intend(self, array: int, indices: Sequence[int]) -> Request:
+        """Note that the engine is about to be asked for jobs of an array."""
+        numbers = [request.number for request in self._requests(array)]
+        request = Request(array, max(numbers, default=0) + 1, tuple(indices))
+        path = self.path / "arrays" / str(array) / f"request.{request.number}.json"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        put(path, json.dumps(request.indices))
+        return request
+
+    def intent(self, request: Request) -> str:
+        """The text by which the engine finds the jobs again."""
+        return f"radt:{self.submission.submission_id}:{request.array}:{request.number}"
+
+    def submitted(self, request: Request, job_id: str) -> Request:
+        """Note the engine's id of the jobs; returns the request with it."""
+        folder = self.path / "arrays" / str(request.array)
+        (folder / f"job.{request.number}.{job_id}").touch(mode=0o600)
+        return replace(request, job_id=job_id)
+
+    def give_up(self, request: Request) -> None:
+        """Forget a request that the engine has refused."""
+        path = self.path / "arrays" / str(request.array) / f"request.{request.number}.json"
+        path.unlink(missing_ok=True)
+
+    def requests(self) -> list[Request]:
+        """All that the engine was asked for; of an array the newest last."""
+        arrays = range(len(self.submission.arrays))
+        return [request for array in arrays for request in self._requests(array)]
+
+    def _requests(self, array: int) -> list[Request]:
         folder = self.path / "arrays" / str(array)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        put(folder / "script.sh", script)
-
-    def intent(self, array: int) -> str:
-        """The text by which the engine finds the array again."""
-        return f"radt:{self.submission.submission_id}:{array}"
-
-    def submitted(self, array: int, job_id: str) -> None:
-        (self.path / "arrays" / str(array) / f"job.{job_id}").touch(mode=0o600)
-
-    def is_intended(self, array: int) -> bool:
-        return (self.path / "arrays" / str(array) / "script.sh").exists()
-
-    def job_ids(self) -> dict[int, list[str]]:
-        """The engine's ids of arrays, by their numbers: several where jobs were submitted again."""
-        return {
-            int(folder.name): sorted(
-                (file.name.removeprefix("job.") for file in folder.glob("job.*")), key=int
+        names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
+        ids = {m[1]: m[2] for name in names if (m := _JOB.fullmatch(name))}
+        numbers = sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name)))
+        return [
+            Request(
+                array,
+                number,
+                tuple(json.loads((folder / f"request.{number}.json").read_text())),
+                ids.get(str(number), ""),
             )
-            for folder in (self.path / "arrays").iterdir()
-        }
+            for number in numbers
+        ]
 
     # Attempts: written by the nodes ---------------------------------------------------------------
 
@@ -300,6 +379,18 @@ class Spool:
         except FileNotFoundError:
             return 0
 
+    def started_jobs(self) -> set[JobKey]:
+        """Jobs that have attempts, or are about to.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        return {JobKey.parse(entry.name) for entry in os.scandir(self.path / "jobs")}
+
+    def job_log(self, array: int, name: str) -> Path:
+        """Where the output of a job's batch script goes; ``name`` is the engine's of the job."""
+        return self.path / "arrays" / str(array) / f"output.{name}.log"
+
     def attempts(self, job: JobKey) -> list[Attempt]:
         """All attempts of a job, the newest last."""
         folder = self.path / "jobs" / str(job) / "attempts"
@@ -307,17 +398,49 @@ class Spool:
 
     # The whole ------------------------------------------------------------------------------------
 
+    def unfit(self, reason: str) -> None:
+        """Note that a node could not run a job, whatever is in it; the second one holds the rest.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        for name in _UNFIT:
+            try:
+                (self.path / "unfit" / name).mkdir(mode=0o700, parents=True)
+            except FileExistsError:
+                continue
+            if name == _UNFIT[-1]:
+                self.hold(f"two jobs could not begin: {reason}")
+            return
+
     def hold(self, reason: str) -> None:
         """Say that no further job is to start."""
         put(self.path / "hold", reason)
 
+    def release(self) -> None:
+        """Say that jobs may start again."""
+        shutil.rmtree(self.path / "unfit", ignore_errors=True)
+        with suppress(FileNotFoundError):
+            (self.path / "hold").replace(self.path / "released")
+
     @property
     def held(self) -> str:
         """Why no further job is to start; "" if they may."""
-        try:
-            return (self.path / "hold").read_text()
-        except FileNotFoundError:
-            return ""
+        return _text(self.path / "hold")
+
+    @property
+    def released(self) -> str:
+        """Why jobs were held that may start again; "" if none were."""
+        return _text(self.path / "released")
+
+    def stop(self, reason: str) -> None:
+        """Say that what has not run yet will not."""
+        put(self.path / "stopped", reason)
+
+    @property
+    def stopped(self) -> str:
+        """Why the rest will not run; "" if it will."""
+        return _text(self.path / "stopped")
 
     def close(self) -> None:
         """Note that all of it is settled."""
@@ -329,15 +452,20 @@ class Spool:
 
 
 def open_submissions(folder: Path, file: Path) -> list[Spool]:
-    """Return the submissions of an experiment file that are not settled yet, the oldest first."""
+    """Return the user's submissions of an experiment file that are not settled, the oldest first.
+
+    Raises:
+        ClusterError: One of them cannot be read.
+    """
     if not folder.is_dir():
         return []
     target = os.path.realpath(file)
     found = []
     for path in sorted(folder.iterdir()):
-        if (path / "submission.json").exists() and not (path / "closed").exists():
+        # Those of other users are for them alone.
+        if os.access(path / "submission.json", os.R_OK) and not (path / "closed").exists():
             spool = Spool(path)
-            if spool.submission.file == target:
+            if os.path.realpath(spool.submission.file) == target:
                 found.append(spool)
     return found
 
@@ -351,6 +479,13 @@ def put(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from radt.collector.protocol import (
     Registration,
     StandaloneRun,
     decode,
+    delivery_env,
     encode,
     short_address,
     socket_path,
@@ -269,6 +270,18 @@ class CollectorClient:
     def hurry(self, store: Path) -> None:
         """Have what a store holds uploaded at once: somebody waits for it."""
         self._ask(Op.HURRY, {"store_path": str(store)})
+
+    def deliver(self, store: Path, tracking_uri: str, store_uri: str) -> None:
+        """Have a store uploaded that has runs of other machines; "" for no MLflow, no Postgres."""
+        registration = Registration(
+            run_id="",
+            store_path=str(store),
+            spool="",
+            tracking_uri=tracking_uri,
+            store_uri=store_uri,
+            env=delivery_env(os.environ),
+        )
+        self._ask(Op.DELIVER, {"registration": registration.to_json()})
 
     def status(self) -> CollectorStatus:
         """Return the collector's own status."""

@@ -94,6 +94,7 @@ class Op(StrEnum):
     LIVE = "live"
     STATUS = "status"
     HURRY = "hurry"
+    DELIVER = "deliver"
 
 
 class RefusalCode(StrEnum):

@@ -183,6 +183,10 @@ class Service:
         """Upload what a store has now: somebody waits for it."""
         self._deliverers.hurry(store)
 
+    def deliver(self, registration: Registration) -> None:
+        """Upload what a store has of runs that were recorded elsewhere."""
+        self._deliverers.ensure(registration)
+
     # Supervision -----------------------------------------------------------------------------
 
     def resume(self) -> None:

@@ -37,6 +37,7 @@ _BY_FIELD: Mapping[str, Setting[Any]] = {
     "buffered_points": settings.COLLECTOR_BUFFER,
     "delivery_grace_s": settings.COLLECTOR_DELIVERY_S,
     "upload_wait_s": settings.UPLOAD_WAIT_S,
+    "owner_pid": settings.COLLECTOR_OWNER,
 }
 VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.variables)
 
@@ -45,7 +46,7 @@ VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.var
 class CollectorSettings:
     """The collector's settings, from its parent's environment (`radt.settings`).
 
-    Each of ``buffered_points`` takes 16 bytes.
+    Each of ``buffered_points`` takes 16 bytes. With the process ``owner_pid`` the collector ends.
     """
 
     idle_s: float = settings.COLLECTOR_IDLE_S.default
@@ -55,6 +56,7 @@ class CollectorSettings:
     buffered_points: int = settings.COLLECTOR_BUFFER.default
     delivery_grace_s: float = settings.COLLECTOR_DELIVERY_S.default
     upload_wait_s: float = settings.UPLOAD_WAIT_S.default
+    owner_pid: int | None = settings.COLLECTOR_OWNER.default
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> CollectorSettings:

@@ -42,6 +42,9 @@ from radt.procfs import ProcessId, process_stat
 
 log = logging.getLogger(__name__)
 
+#: How long the collector of a process that has died may take to store what that has left.
+_OWNER_GRACE_S = 10.0
+
 _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 Answer = dict[str, Any]
 
@@ -254,6 +257,11 @@ def _hurry(service: Service, request: Mapping[str, Any], _: _Connection) -> Answ
     return {}
 
 
+def _deliver(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    service.deliver(Registration.from_json(request["registration"]))
+    return {}
+
+
 _Handler = Callable[[Service, Mapping[str, Any], _Connection], Answer]
 _HANDLERS: dict[Op, _Handler | None] = {
     Op.HELLO: None,
@@ -265,6 +273,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
     Op.FINISH: _finish,
     Op.LIVE: _live,
     Op.HURRY: _hurry,
+    Op.DELIVER: _deliver,
 }
 
 
@@ -281,6 +290,10 @@ class Worker:
         self._service = Service(settings, self._heartbeat)
         self._server = Server(self._service)
         self._leaving_since_s: float | None = None
+        owner_pid = settings.owner_pid
+        self._owner = None if owner_pid is None else ProcessId.of(owner_pid)
+        self._has_owner = owner_pid is not None
+        self._orphaned_since_s: float | None = None
 
     def stop(self) -> None:
         """End soon; the next worker continues the runs."""
@@ -296,13 +309,24 @@ class Worker:
                 self._heartbeat.beat()
                 self._service.supervise()
                 self._service.release_clock(lambda: self._server.connected)
-                if self._nothing_left() and self._close_door():
+                if self._orphaned() or (self._nothing_left() and self._close_door()):
                     break
         finally:
             self._server.close()
             self._service.close()
         unclean_path().unlink(missing_ok=True)  # after an exception it stays: a death too
         log.info("collector ends")
+
+    def _orphaned(self) -> bool:
+        """Return whether the process is dead that this collector is for, and its runs stored."""
+        if not self._has_owner or (self._owner is not None and self._owner.alive):
+            return False
+        now_s = time.monotonic()
+        self._orphaned_since_s = self._orphaned_since_s or now_s
+        if self._service.busy and now_s - self._orphaned_since_s < _OWNER_GRACE_S:
+            return False
+        self._service.abandon_delivery()
+        return True
 
     def _nothing_left(self) -> bool:
         """Return whether there has been no request for a while and everything is delivered."""

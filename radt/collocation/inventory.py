@@ -24,12 +24,15 @@ from radt.collocation.topology import (
 from radt.errors import DeviceError
 from radt.nvml import opened
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: Names the device file that grants the creation of MIG instances; missing without MIG.
 _MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
 
 
 def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
     """Query the driver, if there is one, for all GPUs or those with the given NVML indices.
+
+    Where ``CUDA_VISIBLE_DEVICES`` names MIG devices, as in a job of a cluster, there are no others.
 
     Raises:
         DeviceError: The driver is installed but does not work.
@@ -55,7 +58,22 @@ def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = 
     entries = (ledger if ledger is not None else Ledger()).entries()
     created = [entry.thing for entry in entries if isinstance(entry.thing, MigInstance)]
     gpus = tuple(_with_claims(gpu, created) for gpu in gpus)
+    given = [name for name in os.environ.get(_VISIBLE, "").split(",") if name.startswith("MIG-")]
+    if given:
+        gpus = tuple(_limited_to(gpu, given) for gpu in gpus)
     return Inventory(gpus, driver, "" if gpus else "NVML sees none")
+
+
+def _limited_to(gpu: GpuInventory, uuids: Collection[str]) -> GpuInventory:
+    """Return what a job can use that was given these MIG devices: them alone, as they are."""
+    if gpu.mig is None:
+        return gpu
+    instances = []
+    for instance in gpu.mig.instances:
+        computes = tuple(compute for compute in instance.computes if compute.uuid in uuids)
+        if computes:
+            instances.append(replace(instance, computes=computes))
+    return replace(gpu, mig=replace(gpu.mig, may_create=False, instances=tuple(instances)))
 
 
 def _read_gpu(nvml: Any, index: int) -> GpuInventory:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
-from radt.experiment.devices import CpuTopology, assign_cpus
+from radt.experiment.devices import CpuTopology, Machine, assign_cpus
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, letter
 from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
 from radt.experiment.table import Defect, Record, Table
+
+if TYPE_CHECKING:
+    from radt.collocation.topology import Inventory
 
 #: What `surrogateescape` makes of bytes that are not UTF-8, and NUL, which no argument can hold.
 UNREADABLE = re.compile("[\0\udc80-\udcff]")
 
 _EXAMPLE_HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
+#: Other words are as near to these as typing errors: Notes, Node, Times.
+_WORDS = frozenset({Column.NODES, Column.TIME})
 _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
 
@@ -68,7 +75,9 @@ def header_problems(header: Header) -> list[Problem]:
     does not have, unless it stands in quotes.
     """
     line = header.record.line
-    absent = [column for column in Column if column not in header.positions]
+    absent = [
+        column for column in Column if column not in header.positions and column not in _WORDS
+    ]
     all_quoted = all(cell.quoted for cell in header.record.cells)  # says nothing, then
     problems: list[Problem] = []
     program_hinted = False
@@ -178,14 +187,27 @@ class Conflict:
 
 
 def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
-    """Yield the reasons why the rows of a workload cannot run together on this machine."""
+    """Yield the reasons why the rows of a workload cannot run together on this machine.
+
+    On a node that a job is yet to get, only what rows ask of the same GPUs can be checked.
+    """
     if not workload.trained:
         lines = tuple(run.line for run in workload.runs)
         only = f"workload {workload.label} has services only"
         remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
         yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
-    yield from _cpu_conflicts(workload.runs, place)
-    yield from _device_conflicts(workload.runs, place)
+    if place.machine.is_here:
+        yield from _cpu_conflicts(workload.runs, place)
+        yield from _device_conflicts(workload.runs, place.inventory)
+    else:
+        whole = [run for run in workload.runs if run.collocation.mig is None]
+        yield from _device_conflicts(whole, partial(_whole_gpus, place.machine))
+
+
+def _whole_gpus(machine: Machine) -> Inventory:
+    from radt.collocation.topology import Inventory
+
+    return Inventory.of(machine.gpus)
 
 
 def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
@@ -204,7 +226,9 @@ def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
                 return
 
 
-def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+def _device_conflicts(
+    runs: Sequence[RunPlan], inventory: Callable[[], Inventory]
+) -> Iterator[Conflict]:
     if all(run.collocation.is_naive for run in runs):
         return
     # Imported here: most experiments divide no GPU.
@@ -214,7 +238,7 @@ def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflic
     by_letter = {run.letter: run for run in runs}
     requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in runs]
     try:
-        plan_devices(requests, place.inventory())
+        plan_devices(requests, inventory())
     except PlacementError as error:
         if error.may_pass:
             return  # others are there now; the runner waits for them, or refuses
@@ -225,7 +249,13 @@ def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflic
         yield Conflict(Column.COLLOCATION, (first.line,), error)
 
 
-def check_table(path: Path, shown: str, table: Table, place: Place) -> ExperimentPlan:
+def check_table(
+    path: Path,
+    shown: str,
+    table: Table,
+    place: Place,
+    only: Collection[tuple[str, str]] | None = None,
+) -> ExperimentPlan:
     """Return the plan of a file.
 
     Args:
@@ -233,16 +263,19 @@ def check_table(path: Path, shown: str, table: Table, place: Place) -> Experimen
         shown: What to call it in messages.
         table: Its content; bytes that are not UTF-8 as lone surrogates.
         place: Where it is to run.
+        only: Experiments and labels of the workloads that are to run there; None for all.
 
     Raises:
         ExperimentError: With every problem found, in the file's order.
     """
-    check = _TableCheck(read_header(shown, table), table, place)
+    check = _TableCheck(read_header(shown, table), table, place, only)
     workloads = workloads_of(check.runs())
     check.check_workloads(workloads)
     if check.problems:
         raise ExperimentError(shown, check.sorted_problems())
-    warnings = (*_numeric_names(workloads), *listener_warnings(workloads, place.registry))
+    warnings = tuple(_numeric_names(workloads))
+    if place.machine.is_here:
+        warnings += listener_warnings(workloads, place.registry)
     return ExperimentPlan(path, workloads, warnings)
 
 
@@ -287,10 +320,17 @@ def workloads_of(runs: Iterable[RunPlan]) -> tuple[WorkloadPlan, ...]:
 class _TableCheck:
     """Collects the problems of a file."""
 
-    def __init__(self, header: Header, table: Table, place: Place) -> None:
+    def __init__(
+        self,
+        header: Header,
+        table: Table,
+        place: Place,
+        only: Collection[tuple[str, str]] | None,
+    ) -> None:
         self._header = header
         self._table = table
         self._place = place
+        self._only = only
         self._incomplete: set[tuple[str, str]] = set()
         self._records: dict[int, Record] = {}
         self.problems = [*undecoded_problems(table, header), *header_problems(header)]
@@ -316,6 +356,8 @@ class _TableCheck:
         ]
         runs: list[RunPlan] = []
         for record, spot in zip(records, positions_of(keys), strict=True):
+            if self._only is not None and (spot.experiment, spot.workload) not in self._only:
+                continue
             run = self._run(record, spot)
             if run is None:
                 self._incomplete.add((spot.experiment, spot.workload))

@@ -108,6 +108,12 @@ class Column(StrEnum):
     ROLE = "Role"
     MODEL = "Model"
     DATA = "Data"
+    NODES = "Nodes"
+    GPUS = "Gpus"
+    PARTITION = "Partition"
+    EXCLUSIVE = "Exclusive"
+    MEMORY = "Memory"
+    TIME = "Time"
     LISTENERS = "Listeners"
     FILE = "File"
     PARAMS = "Params"
@@ -221,6 +227,8 @@ def _cell(row: Record, index: int) -> str:
 
 
 #: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
+#: What a Status cell says of a row that waits for a cluster.
+QUEUED = "QUEUED"
 _REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/(\d{1,6})(?!\S*[\w/])")
 _CLOCK = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 #: A year; what is longer is a typing error.
@@ -233,11 +241,17 @@ _SPREADSHEET_ERROR = re.compile(r"#(?:NAME\?|REF!|VALUE!|DIV/0!|NUM!|NULL!|N/A)"
 
 
 def parse_status(text: str) -> RunStatus | None:
-    """Parse a status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty."""
+    """Parse a status by its first word (``FINISHED bright-cat-123 (0_A)``); None if empty.
+
+    >>> parse_status("QUEUED: 1234_7 Resources")
+    <RunStatus.SCHEDULED: 'SCHEDULED'>
+    """
     words = text.split()
     if not words or words == ["-"]:
         return None
     first = words[0].rstrip(":,;.").upper()
+    if first == QUEUED:
+        return RunStatus.SCHEDULED
     try:
         return RunStatus(first)
     except ValueError:
@@ -293,14 +307,20 @@ class ListenerCell:
     errors: tuple[UsageError, ...] = ()
 
 
-def parse_listeners(text: str, registry: Registry) -> ListenerCell:
+def parse_listeners(text: str, registry: Registry, *, here: bool = True) -> ListenerCell:
     """Parse the listeners and profilers of a cell, and collect their problems.
 
     Empty, and the word ``default`` among others, mean `Registry.defaults`; ``none`` means none.
+
+    Args:
+        text: The cell.
+        registry: The installed listeners.
+        here: Whether the run is for this machine; else nobody knows which listeners work there.
     """
     cleaned = text.strip()
+    defaults = registry.defaults if here else (ListenerChoice(DEFAULT_LISTENERS),)
     if not cleaned:
-        return ListenerCell(registry.defaults)
+        return ListenerCell(defaults)
     if cleaned.lower() in _NOTHING:
         return ListenerCell()
     choices: dict[str, ListenerChoice] = {}
@@ -308,7 +328,7 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
     errors: list[UsageError] = []
     for part in cleaned.split("+"):
         if part.strip().lower() == DEFAULT_LISTENERS:
-            choices = {choice.name: choice for choice in registry.defaults} | choices
+            choices = {choice.name: choice for choice in defaults} | choices
             continue
         try:
             choice = parse_listener(part.strip(), registry)
@@ -329,7 +349,7 @@ def parse_listeners(text: str, registry: Registry) -> ListenerCell:
             )
         )
     # Without a listener there is a series less; without its profiler a run is not what it says.
-    for name in profilers:
+    for name in profilers if here else ():
         answer = probed(registry.profilers[name])
         if not answer.available:
             remedy = f"{answer.remedy}; or take" if answer.remedy else "Take"

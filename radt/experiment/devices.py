@@ -20,6 +20,9 @@ from radt.units import plural
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CPU = "cpu"
 _MAX_DIGITS = 9
+#: GPUs and CPUs that one node of a cluster may have, as far as a plan knows.
+_MOST_GPUS = 64
+_MOST_CPUS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Machine:
     ``cpus`` are the logical CPUs this process may use, ``cpu_cores`` is their number; those from 0
     on where only the number is given. ``gpus`` are those that may be used, ``hidden``
     those that ``CUDA_VISIBLE_DEVICES`` takes away. ``no_gpu_reason`` says why ``gpus`` is empty.
+    With ``by_place``, as in a job of a cluster, a Devices cell counts ``gpus`` from 0 instead of
+    naming NVML's indices. ``is_here`` is False for a node that a job is yet to get.
     """
 
     cpu_cores: int
@@ -36,6 +41,8 @@ class Machine:
     hidden: tuple[Gpu, ...] = ()
     no_gpu_reason: str = ""
     cpus: frozenset[int] = frozenset()
+    by_place: bool = False
+    is_here: bool = True
 
     def __post_init__(self) -> None:
         if not self.cpus:
@@ -55,9 +62,21 @@ class Machine:
         reason = "" if chosen else f"{VISIBLE_VARIABLE}={visible!r} hides all GPUs"
         return cls(cores, chosen, hidden, reason, cpus)
 
+    @classmethod
+    def of_cluster(cls) -> Machine:
+        """Return the node that a plan for a cluster is made for: it has whatever a row names."""
+        gpus = tuple(Gpu(place, "GPU", f"GPU-{place}") for place in range(_MOST_GPUS))
+        return cls(_MOST_CPUS, gpus, by_place=True, is_here=False)
+
     def gpu(self, index: int) -> Gpu | None:
         """Return the usable GPU with this NVML index."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
+
+    def named(self, number: int) -> Gpu | None:
+        """Return the usable GPU that a Devices cell means with this number."""
+        if not self.by_place:
+            return self.gpu(number)
+        return self.gpus[number] if number < len(self.gpus) else None
 
     def __str__(self) -> str:
         cores = f"{self.cpu_cores} CPU core{'s' if self.cpu_cores != 1 else ''}"
@@ -93,21 +112,22 @@ class Devices:
             return cls()
         if CPU in parts:
             raise UsageError(f"{text.strip()!r} mixes cpu with GPUs", "Write cpu, or GPUs alone")
-        indices: list[int] = []
+        numbers: list[int] = []
         for part in parts:
             if not (part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS):
                 raise UsageError(
                     f"{part!r} is not a device" if part else f"{text.strip()!r} lacks a device",
                     "Write a GPU's number (0), several (0+1) or cpu",
                 )
-            index = int(part)
-            if index in indices:
-                raise UsageError(f"GPU {index} is named twice", "Name each GPU once")
-            indices.append(index)
-        missing = [index for index in indices if machine.gpu(index) is None]
+            number = int(part)
+            if number in numbers:
+                raise UsageError(f"GPU {number} is named twice", "Name each GPU once")
+            numbers.append(number)
+        found = [machine.named(number) for number in numbers]
+        missing = [number for number, gpu in zip(numbers, found, strict=True) if gpu is None]
         if missing:
             raise _missing_devices(missing, machine)
-        return cls(tuple(indices))
+        return cls(tuple(gpu.index for gpu in found if gpu is not None))
 
     def cuda_visible_devices(self, machine: Machine) -> str:
         """Return the value of ``CUDA_VISIBLE_DEVICES`` for the run: UUIDs; empty for the CPU."""
@@ -120,6 +140,12 @@ class Devices:
 
 def _missing_devices(indices: list[int], machine: Machine) -> UsageError:
     named = "GPU " + ", ".join(map(str, indices))
+    if machine.by_place and machine.gpus:
+        where = "the job has" if machine.is_here else "a node has at most"
+        return UsageError(
+            f"{named}: {where} {plural(len(machine.gpus), 'GPU')}, counted from 0",
+            "Devices are places among the job's GPUs; ask for more with Gpus",
+        )
     hidden = [gpu.index for gpu in machine.hidden if gpu.index in indices]
     if hidden:
         return UsageError(
@@ -181,8 +207,13 @@ class CpuRequest:
     cpus: tuple[int, ...] = ()
 
     @classmethod
-    def parse(cls, text: str, available: frozenset[int]) -> CpuRequest:
+    def parse(cls, text: str, available: frozenset[int], *, here: bool = True) -> CpuRequest:
         """Parse a Cpus cell: ``8``, ``#5`` (CPU 5), ``0-3+6``, or nothing.
+
+        Args:
+            text: The cell.
+            available: CPUs that runs may use.
+            here: Whether that is this machine, not a node that a job is yet to get.
 
         Raises:
             UsageError: It is none of these, or a CPU is not there.
@@ -198,6 +229,11 @@ class CpuRequest:
                     f"Write 1 to {len(available)}, a list such as 0-3+6, or nothing for all",
                 )
             return cls(count=count)
+        if not here:
+            raise UsageError(
+                f"{text.strip()!r} names CPUs, which differ from node to node",
+                "Write a number of CPUs for a cluster",
+            )
         cpus = _listed(cleaned, text.strip())
         absent = sorted(set(cpus) - available)
         if absent:

@@ -77,7 +77,7 @@ class Holder:
         return cls(
             pid=os.getpid(),
             host=platform.node(),
-            user=_user(),
+            user=user_name(),
             # By the clock that times of runs are by: they are compared with it.
             since=datetime.fromtimestamp(Clock.at_hand().now_ns() // 10**9, UTC)
             .astimezone()
@@ -320,7 +320,8 @@ def _output_file() -> str:
     return str(path) if same else ""
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return who runs this process, for people."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name

@@ -12,6 +12,7 @@ from radt.collocation.spec import Collocation
 from radt.environments.spec import LOCAL, EnvironmentSpec
 from radt.experiment.devices import CpuRequest, Devices
 from radt.experiment.program import Program
+from radt.experiment.resources import Resources
 from radt.model import ListenerChoice, Role, RunStatus
 
 MODEL = "model"
@@ -27,6 +28,7 @@ class RunPlan:
     file says about the row's last runs. ``params`` are the program's arguments, split as a shell
     would and with placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the
     barrier.
+    ``resources`` are for clusters.
     ``columns`` are the cells of all columns that radt does not interpret, and of Model and Data, by
     the header's name; they are logged as parameters.
     """
@@ -46,6 +48,7 @@ class RunPlan:
     cpus: CpuRequest = field(default_factory=CpuRequest)
     timeout_s: float | None = None
     role: Role = Role.TRAINING
+    resources: Resources = field(default_factory=Resources)
     columns: Mapping[str, str] = field(default_factory=dict)
     repeats_done: int = 0
     repeats_asked: int = 1

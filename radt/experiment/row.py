@@ -7,7 +7,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +19,14 @@ from radt.experiment.columns import Column
 from radt.experiment.devices import CPU, CpuRequest, Devices, Machine
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, find_program
+from radt.experiment.resources import (
+    GpuRequest,
+    Resources,
+    parse_exclusive,
+    parse_memory,
+    parse_nodes,
+    parse_time,
+)
 from radt.experiment.templates import BARRED, LETTER_PLACEHOLDER, Mappings, Placeholders
 from radt.listeners.api import Profiler, Registry, probed
 from radt.model import ListenerChoice
@@ -167,10 +175,17 @@ class RowCheck:
         collocation = self._cell(Column.COLLOCATION, Collocation.parse)
         if given.lower() == CPU:
             collocation = Collocation()
-        cpus = self._cell(Column.CPUS, lambda text: CpuRequest.parse(text, machine.cpus))
+        cpus = self._cell(
+            Column.CPUS, lambda text: CpuRequest.parse(text, machine.cpus, here=machine.is_here)
+        )
         timeout_s = self._cell(Column.TIMEOUT, columns.parse_timeout)
         role = self._cell(Column.ROLE, columns.parse_role)
-        listeners = columns.parse_listeners(self._row.text(Column.LISTENERS), self._place.registry)
+        resources = self._resources()
+        if given.lower() == CPU:
+            resources = replace(resources, gpus=GpuRequest())
+        listeners = columns.parse_listeners(
+            self._row.text(Column.LISTENERS), self._place.registry, here=machine.is_here
+        )
         for error in listeners.errors:
             self._fail(Column.LISTENERS, error)
         placeholders = self._placeholders(devices)
@@ -205,11 +220,22 @@ class RowCheck:
             cpus=cpus,
             timeout_s=timeout_s,
             role=role,
+            resources=resources,
             columns={name: text for name, text in self._row.logged.items() if text},
             repeats_done=columns.parse_repeats(self._row.text(Column.STATUS)),
             repeats_asked=columns.parse_repeats_asked(self._row.text(Column.STATUS)),
             line=self._row.line,
             letter=self._spot.letter,
+        )
+
+    def _resources(self) -> Resources:
+        return Resources(
+            nodes=self._cell(Column.NODES, parse_nodes),
+            gpus=self._cell(Column.GPUS, GpuRequest.parse) or GpuRequest(),
+            partition=self._cell(Column.PARTITION, str.strip) or "",
+            exclusive=self._cell(Column.EXCLUSIVE, parse_exclusive),
+            memory_bytes=self._cell(Column.MEMORY, parse_memory),
+            time_s=self._cell(Column.TIME, parse_time),
         )
 
     def _check_profilers(

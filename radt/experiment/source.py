@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,20 +61,27 @@ class ExperimentFile:
         """What `writer` adds to the file, as a note to the user; "" for nothing."""
         return ""
 
-    def plan(self, machine: Machine, registry: Registry, devices: str = "") -> ExperimentPlan:
+    def plan(
+        self,
+        machine: Machine,
+        registry: Registry,
+        devices: str = "",
+        only: Collection[tuple[str, str]] | None = None,
+    ) -> ExperimentPlan:
         """Return what the file asks for on this machine with these listeners.
 
         Args:
             machine: This machine.
             registry: The listeners.
             devices: Overrides the Devices column; see `radt.experiment.row.Place`.
+            only: Experiments and labels of the workloads that are to run here; None for all.
 
         Raises:
             ExperimentError: With every problem of the file.
             UsageError: The settings file that holds for it cannot be used.
         """
         place = replace(Place.beside(self.path, machine, registry), devices=devices.strip())
-        return check_table(self.path, self.shown, self.table, place)
+        return check_table(self.path, self.shown, self.table, place, only)
 
     def writer(self) -> StatusWriter:
         """Return the writer of statuses of this file's rows; the caller holds its lock.

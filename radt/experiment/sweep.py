@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,7 +178,13 @@ class SweepFile(ExperimentFile):
             )
         return "; ".join(parts)
 
-    def plan(self, machine: Machine, registry: Registry, devices: str = "") -> ExperimentPlan:
+    def plan(
+        self,
+        machine: Machine,
+        registry: Registry,
+        devices: str = "",
+        only: Collection[tuple[str, str]] | None = None,
+    ) -> ExperimentPlan:
         """Return what the CSV asks for on this machine with these listeners.
 
         Raises:
@@ -187,7 +193,7 @@ class SweepFile(ExperimentFile):
         """
         problems = list(self.problems)
         try:
-            plan = ExperimentFile.plan(self, machine, registry, devices)
+            plan = ExperimentFile.plan(self, machine, registry, devices, only)
         except ExperimentError as error:
             in_csv = [each for each in error.problems if (each.line or 0) < self.first_added]
             if in_csv:

@@ -23,7 +23,7 @@ from radt.model import RunStatus
 from radt.runner.barrier import ContextBarrier
 from radt.runner.command import PATIENCE_S, Profiling
 from radt.runner.live import RunView, WorkloadView
-from radt.runner.outcome import RunEnd, RunOutcome
+from radt.runner.outcome import STOPPED, RunEnd, RunOutcome
 from radt.runner.pending import ExperimentOptions, PendingWorkload
 from radt.runner.preparation import RecordedRun
 from radt.runner.process import Exit, TrainingProcess
@@ -74,10 +74,14 @@ class Escalation:
 
 
 class StopRequest:
-    """Whether the user wants the runner to stop, and how urgently; from any thread."""
+    """Whether the user wants the runner to stop, and how urgently; from any thread.
+
+    ``reason`` is that of the runs which end of it.
+    """
 
     def __init__(self) -> None:
         self.escalation: Escalation | None = None
+        self.reason = STOPPED
         self.on_request: Callable[[], None] = lambda: None
         # A signal may come in the middle of any line; unlike events and locks, this may be used
         # in its handler then.
@@ -104,6 +108,12 @@ class StopRequest:
             self.escalation.kill_now()
         self._wake.put(None)
         self.on_request()
+
+    def request_once(self, reason: str) -> None:
+        """Ask to stop as Ctrl-C does, for a reason of radt's own; asked again, nothing changes."""
+        if self.escalation is None:
+            self.reason = reason
+            self.request()
 
     def wait(self, timeout_s: float) -> bool:
         """Return when the user wants to stop, or the time is over; whether he does."""

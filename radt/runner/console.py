@@ -10,7 +10,7 @@ import io
 import queue
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -161,8 +161,16 @@ class RunConsole:
 
     def show_wait(self, text: str) -> None:
         """Show a line that says what is being waited for; nothing if this is no terminal."""
+        self.show_text(lambda _width, _height: Text(f"  {text}", style="dim"))
+
+    def show_text(self, draw: Callable[[int, int], Text]) -> None:
+        """Show a live text below all lines, or bring it up to date; nothing if this is no terminal.
+
+        Args:
+            draw: Makes the text for that many columns and lines.
+        """
         if self._console.is_terminal and not self._behind:
-            self._lines.put(_LiveTable(Text(f"  {text}", style="dim")))
+            self._lines.put(_LiveTable(draw(*self._console.size)))
 
     def hide_live(self) -> None:
         """Take the live table away."""

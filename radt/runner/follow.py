@@ -12,7 +12,7 @@ from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
 from radt.runner.command import Profiling
 from radt.runner.oom import MemoryWatch
-from radt.runner.outcome import STOPPED, RunEnd, dismissed_end, run_end
+from radt.runner.outcome import RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
 
@@ -194,7 +194,7 @@ class Follower:
                 return ending
         return run_end(
             how,
-            stopped=STOPPED if self._workload.stop and not row.timed_out else "",
+            stopped=self._workload.stop.reason if self._workload.stop and not row.timed_out else "",
             timed_out_s=row.exceeded_s,
             tail=how.tail,
             memory=self._memory.evidence(),

@@ -332,6 +332,7 @@ def _tags(
         COLLOCATION: str(row.collocation),
         LISTENERS: _listeners(row),
         RUNNER: str(Owner.me()),
+        **session.tags,
     }
     if row.is_service:
         tags[ROLE] = str(row.role)

@@ -89,6 +89,7 @@ class Session:
     """See the module's text. ``shown_warnings`` are not shown a second time.
 
     ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
+    ``tags`` are those of all its runs.
     ``was_settled`` says that all runs in the store had ended when the session began. The store is
     opened when it is first used (`radt.store.peek` says why).
     """
@@ -103,6 +104,7 @@ class Session:
     start_options: str
     presence: Presence
     was_settled: bool
+    tags: Mapping[str, str] = field(default_factory=dict)
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -155,6 +157,7 @@ def open_session(
     explicit_tracking_uri: str | None = None,
     explicit_store_uri: str | None = None,
     start_options: str = "",
+    tags: Mapping[str, str] | None = None,
     client: CollectorClient | None = None,
 ) -> Iterator[Session]:
     """Everything open and running, closed again at the end.
@@ -162,6 +165,7 @@ def open_session(
     A collector that cannot be reached joins when it can.
 
     Args:
+        tags: Of all runs of the session.
         client: One that was begun early (`CollectorClient.for_runner`), and is the session's now.
 
     Raises:
@@ -181,6 +185,7 @@ def open_session(
         start_options=start_options,
         presence=presence,
         was_settled=is_settled(home.store_path),
+        tags=tags or {},
     )
     with closing(session):
         if not session.was_settled:

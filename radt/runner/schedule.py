@@ -6,7 +6,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from radt import units
 from radt.collector.protocol import Registration, delivery_env
@@ -121,6 +121,8 @@ class Schedule:
 
     Args:
         statuses: Writes them into the experiment file; None for a script run directly.
+        series: What the repeats of a workload share, by its experiment and label, where that is
+            known before.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class Schedule:
         stop: StopRequest,
         statuses: StatusSink | None,
         notifier: Notifier,
+        series: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
         self._session = session
         self._settled = settled
@@ -148,7 +151,7 @@ class Schedule:
         #: Workloads that did not finish: a repeat of them would not either.
         self._given_up: set[tuple[str, str]] = set()
         self._first_failure = ""
-        self._series: dict[tuple[str, str], str] = {}
+        self._series = dict(series or {})
         self._ended_s: dict[tuple[str, str], list[float]] = {}
 
     def run(self) -> ExperimentOutcome:

@@ -41,9 +41,9 @@ from radt.runner.schedule import Schedule
 
 
 def print_header(
-    session: Session, plan: ExperimentPlan, pending: Sequence[PendingWorkload]
+    session: Session, plan: ExperimentPlan, pending: Sequence[PendingWorkload], where: str = ""
 ) -> None:
-    """What is about to run, on what, and where it is recorded."""
+    """What is about to run, on what (this machine unless given), and where it is recorded."""
     console = session.console
     everything = len(list(plan.runs))
     if not pending:
@@ -62,7 +62,9 @@ def print_header(
         )
         return
     console.say(
-        Text.assemble((plan.name, "bold"), f" · {_amount(plan, pending)} · {session.machine}")
+        Text.assemble(
+            (plan.name, "bold"), f" · {_amount(plan, pending)} · {where or session.machine}"
+        )
     )
     if not session.tracking_uri:
         mlflow = "no MLflow"
@@ -335,7 +337,7 @@ def start_plan(
     began_s = time.monotonic()
     with (
         RunConsole(console, quiet=options.quiet) as output,
-        _notifying(options, plan, output) as notifier,
+        notifying(options, plan, output) as notifier,
         open_session(
             home,
             machine,
@@ -396,7 +398,7 @@ def clean_up_after_the_dead() -> list[str]:
 
 
 @contextmanager
-def _notifying(
+def notifying(
     options: ExperimentOptions, plan: ExperimentPlan, console: RunConsole
 ) -> Iterator[Notifier]:
     """Send notifications, also one if radt itself cannot go on."""

@@ -17,7 +17,7 @@ from radt.runner.command import Limits
 from radt.runner.file_wait import FileWait
 from radt.runner.follow import Follower
 from radt.runner.live import RunView, WorkloadView
-from radt.runner.outcome import STOPPED, RunEnd, WorkloadOutcome
+from radt.runner.outcome import RunEnd, WorkloadOutcome
 from radt.runner.pending import ExperimentOptions, PendingWorkload, SyncPoint
 from radt.runner.preparation import (
     MlflowIds,
@@ -178,14 +178,14 @@ class WorkloadRunner:
                     self._session.shown_warnings.add(warning)
                     active.say(warning)
             self._stop.on_request = active.wake
-            reason = STOPPED
+            problem = ""
             try:
                 self._run(active, recorded)
             except Exception as error:
-                reason = f"radt stopped on an error: {error}"
+                problem = f"radt stopped on an error: {error}"
                 raise
             finally:
-                self._clean_up(active, reason)
+                self._clean_up(active, problem or self._stop.reason)
         return WorkloadOutcome(
             label=self._view.label,
             workload_id=recorded.workload_id,

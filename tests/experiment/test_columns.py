@@ -48,7 +48,7 @@ def test_the_users_own_columns_are_logged(plan: Plan) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        "File,Seed,Budget,Time,Batch,Notes,Node,Date,Nodes,Optimizer,lr,GPU,Memory,Learning Rate",
+        "File,Seed,Budget,Times,Batch,Notes,Node,Date,Optimizer,lr,Learning Rate",
         'File,"Mode"',  # in quotes: the user means it
         "File,Mode,Model",  # Model is there, so Mode is another
     ],

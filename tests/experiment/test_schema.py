@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from radt.collocation.spec import Collocation
 from radt.errors import UsageError
-from radt.experiment import columns
+from radt.experiment import columns, resources
 from radt.experiment.columns import SCHEMA_NAME, Column, fields
 from radt.experiment.devices import CpuRequest, Devices, Machine
 from radt.experiment.plan import ExperimentPlan
@@ -29,6 +29,11 @@ PARSERS: dict[Column, Callable[[str], object]] = {
     Column.COLLOCATION: Collocation.parse,
     Column.CPUS: lambda text: CpuRequest.parse(text, MACHINE.cpus),
     Column.TIMEOUT: columns.parse_timeout,
+    Column.NODES: resources.parse_nodes,
+    Column.GPUS: resources.GpuRequest.parse,
+    Column.EXCLUSIVE: resources.parse_exclusive,
+    Column.MEMORY: resources.parse_memory,
+    Column.TIME: resources.parse_time,
 }
 PIECES = {
     Column.STATUS: ["FINISHED", "failed", " ", ":", "2/3", "exit code 3", "\n", "-"],
@@ -36,6 +41,11 @@ PIECES = {
     Column.COLLOCATION: ["MPS", "mps", ":", "40", "3g.20gb", "1c.", "+", "#1", "+me", "%", "naive"],
     Column.CPUS: ["0", "3", "8", "-", "+", ",", "#", " "],
     Column.TIMEOUT: ["1", "30", "h", "min", "s", ":", ".5", " ", "d"],
+    Column.NODES: ["0", "1", "12", " ", "-", "x"],
+    Column.GPUS: ["2", "a100", "x", "×", "*", ":", " ", "-80gb", "_"],
+    Column.EXCLUSIVE: ["yes", "No", "TRUE", "off", "0", "1", " "],
+    Column.MEMORY: ["64", ".5", "G", "gb", "iB", " ", "T", "0"],
+    Column.TIME: ["1", "30", "h", "min", ":", ":00", "2-", ".5", " ", "d"],
 }
 
 

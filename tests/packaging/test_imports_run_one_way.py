@@ -73,9 +73,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
     | {"listeners", "analysis", "render"},
-    "cluster": BASE | {"runner", "experiment", "delivery", "store", "collector"} | {"collocation"},
+    "cluster": BASE
+    | {"runner", "experiment", "delivery", "store", "collector"}
+    | {"collocation", "listeners"},
     "selftest": BASE | {"store", "collector", "collocation", "listeners", "analysis"},
-    "api": BASE | {"runner", "experiment", "listeners", "collocation"},
+    "api": BASE | {"runner", "experiment", "listeners", "collocation", "cluster"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
     "frontend": BASE
     | {"store", "delivery", "importers", "analysis", "render", "trace"}

@@ -14,6 +14,7 @@
  *     gpu I UTIL TOTAL RESERVED USED POWER_MW ENERGY_MJ TEMPERATURE SM_MHZ MEMORY_MHZ
  *     process I PID BYTES [GI CI]   a compute process on GPU I; BYTES "n/a" if not known
  *     mps I PID BYTES [GI CI]       likewise, a client of MPS
+ *     minor I N                the number of GPU I's device file (I if not said)
  *     compute_mode I N         nvmlComputeMode_t of GPU I (0 if not said)
  *     unprivileged             the caller may neither change MIG nor see all of it
  *     mig I CURRENT PENDING    GPU I can do MIG, and its modes (0 or 1)
@@ -524,6 +525,12 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
 int nvmlDeviceGetIndex(void *handle, unsigned *index) {
     BEGIN_ON(handle, "%d", device_of(handle))
     *index = device_of(handle);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) {
+    BEGIN_ON(handle, "%d", device_of(handle))
+    *minor = number("minor", device_of(handle), device_of(handle));
     return SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pynvml
 import pytest
 
 _SOURCE = Path(__file__).with_name("fake_nvml.c")
@@ -180,3 +182,13 @@ def nvml(nvml_library: Path, tmp_path: Path) -> FakeNvml:
     fake = FakeNvml.in_folder(nvml_library, tmp_path)
     fake.configure(*TWO_GPUS)
     return fake
+
+
+@pytest.fixture
+def nvml_here(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """The fake as this process's driver; LD_LIBRARY_PATH counts for new processes only."""
+    for name, value in nvml.variables().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(nvml.library)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return nvml

@@ -1,4 +1,4 @@
-"""Real servers for tests: Postgres, S3, MLflow, in folders that are removed afterwards.
+"""Real servers for tests: Postgres, S3, MLflow, Slurm, in folders that are removed afterwards.
 
 Most tests want the fixtures of ``tests/conftest.py``: one server of each kind for the whole test
 run, which all workers share, and a database or a bucket of the test's own. Tests that kill or stop
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from tests.support.daemon import Daemon
 from tests.support.mlflow_server import ArtifactAccess, Auth, Bucket, Database, MlflowServer
 from tests.support.postgres import SUPERUSER, THROWAWAY, Postgres
 from tests.support.s3 import S3Server
+from tests.support.slurm import Slurm, kill_cluster
+from tests.support.slurm_isolated import IsolatedSlurm
 
 #: With characters that must be quoted in a URI.
 PASSWORD = "p@ss/wörd:1"
@@ -206,6 +208,45 @@ def mlflow_server(
         server.kill()  # before its database goes
 
 
+@contextmanager
+def slurm_cluster(
+    nodes: int = 3,
+    gpus: int = 2,
+    *,
+    gpu_type: str = "",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Slurm]:
+    """A Slurm cluster of nodes on this machine, all of them idle; ``.environ`` names it.
+
+    Args:
+        nodes: How many.
+        gpus: Of each node, without a driver.
+        gpu_type: The site's name for them.
+        settings: Lines of ``slurm.conf`` that are to be otherwise.
+    """
+    with server_folder() as folder:
+        slurm = Slurm(folder, nodes, gpus, gpu_type=gpu_type, settings=settings)
+        try:
+            slurm.start()
+            yield slurm
+        finally:
+            slurm.stop()
+
+
+@contextmanager
+def isolated_slurm_cluster(
+    nodes: int = 3, gpus: int = 2, *, settings: Mapping[str, str] | None = None
+) -> Iterator[IsolatedSlurm]:
+    """A Slurm cluster whose nodes are machines of their own (root only); see `IsolatedSlurm`."""
+    with server_folder() as folder:
+        slurm = IsolatedSlurm(folder, nodes, gpus, settings=settings)
+        try:
+            slurm.start()
+            yield slurm
+        finally:
+            slurm.stop()
+
+
 def clean_environ() -> dict[str, str]:
     """This process' variables without those that name servers."""
     drop = ("AWS_", "MLFLOW_", "PG", "RADT_STORE_URI", "RADT_TRACKING_URI")
@@ -214,6 +255,8 @@ def clean_environ() -> dict[str, str]:
 
 def end_servers(folder: Path) -> None:
     """End whatever was started in a folder, and remove it."""
+    for conf in folder.rglob("slurm.conf"):
+        kill_cluster(conf.parent)
     for note in folder.rglob("*.process"):
         Daemon(note.stem, note.parent).kill()
     for note in folder.rglob("postmaster.pid"):

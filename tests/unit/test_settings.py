@@ -84,6 +84,7 @@ VALUES: list[tuple[Setting[Any], object, str, object]] = [
     (settings.FAIL_FAST, True, "yes", True),
     (settings.BUSY, "ignore", "ignore", "ignore"),
     (settings.NOTIFY, "notify-send radt", "notify-send radt", "notify-send radt"),
+    (settings.ON, "slurm:gpu", " slurm:gpu", "slurm:gpu"),
     (settings.YES, True, "1", True),
     (settings.QUIET, True, "on", True),
 ]

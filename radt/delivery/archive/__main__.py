@@ -3,6 +3,9 @@
 The uploader starts this as a separate process, because Arrow needs more memory than the whole
 uploader. For each run it prints a line of JSON (`Outcome`); its exit code is 0 if it printed one
 for each.
+
+With ``--into FOLDER`` it writes them into folders of their own there, whoever else archives these
+runs, and takes their ids from standard input, a line each, until that ends.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.archive")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--when-idle", action="store_true", help="nobody waits for it")
-    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--into", type=Path, help="take the runs from standard input")
+    parser.add_argument("runs", nargs="*")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
@@ -45,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with StoreReader(options.store) as reader:
-            for run_id in options.runs:
-                sys.stdout.write(json.dumps(_archive(reader, run_id).to_json()) + "\n")
+            for run_id in map(str.strip, sys.stdin) if options.into else options.runs:
+                outcome = _archive(reader, run_id, options.into)
+                sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
                 sys.stdout.flush()
     except RadtError:
         log.exception("archives cannot be written")
@@ -54,12 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _archive(reader: StoreReader, run_id: str) -> Outcome:
+def _archive(reader: StoreReader, run_id: str, into: Path | None) -> Outcome:
     from radt.delivery.archive.spool import ArchiveSpool, progress_of
     from radt.delivery.archive.write import PrunedError, write_archive
     from radt.errors import CodecError, RadtError
 
     try:
+        if into is not None:
+            spool = ArchiveSpool(into / run_id)
+            with spool.locked(wait=True):
+                write_archive(reader, run_id, spool)
+            return Outcome(run_id)
         spool = ArchiveSpool.of(RunDir(Path(reader.run(run_id).spool)))
         # A delivered run was archived by another process, after the requesting process was killed.
         if not progress_of(reader, run_id).delivered:

@@ -8,7 +8,7 @@ once it is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +30,17 @@ _POINTS_A_TURN = 400_000
 
 
 @dataclass(frozen=True, slots=True)
+class Adoption:
+    """How an imported run becomes one of this machine's, which delivers it as its own.
+
+    ``spool`` is its folder here, ``tracking_uri`` MLflow's address, "" for none.
+    """
+
+    spool: Path
+    tracking_uri: str
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """Result of an import: ``points`` were missing; ``new``: the run was not in the store."""
 
@@ -41,12 +52,24 @@ class Imported:
 
 
 def import_archive(
-    where: Archive | str | Path, writer: StoreWriter, tracking_uri: str = ""
+    where: Archive | str | Path,
+    writer: StoreWriter,
+    tracking_uri: str = "",
+    *,
+    parts: Collection[str] | None = None,
+    adoption: Adoption | None = None,
 ) -> Imported:
     """Add the data of an archive, or of the one at a place (`location_of`), that the store lacks.
 
     All files are checked before anything is written. An imported run is never uploaded to MLflow
-    from this store.
+    from this store, unless it is adopted.
+
+    Args:
+        where: The archive, or its place.
+        writer: The store.
+        tracking_uri: To find an archive among the artifacts of MLflow's runs.
+        parts: Paths of the parts that are there, if all others were imported before.
+        adoption: See `Adoption`.
 
     Raises:
         ArchiveError: There is no archive, it is damaged, or the store has another run with this id.
@@ -54,7 +77,7 @@ def import_archive(
     """
     archive = where if isinstance(where, Archive) else Archive.open(where, tracking_uri)
     with StoreReader(writer.address) as reader:
-        return _Import(archive, writer, reader).all()
+        return _Import(archive, writer, reader, parts, adoption).all()
 
 
 @dataclass(slots=True)
@@ -62,6 +85,8 @@ class _Import:
     archive: Archive
     writer: StoreWriter
     reader: StoreReader
+    parts: Collection[str] | None = None
+    adoption: Adoption | None = None
     points: int = 0
     waiting: dict[int, list[Piece]] = field(default_factory=dict)
     waiting_points: int = 0
@@ -84,6 +109,8 @@ class _Import:
         rows = self._rows_count(stored, counts)
         samples = [part for part in self.archive.parts(PartKind.SAMPLES) if _lacks(counts, part)]
         markers = self.archive.parts(PartKind.MARKERS) if rows else []
+        if self.parts is not None:
+            markers = [part for part in markers if part.path in self.parts]
         with self.archive.files([*samples, *markers]) as files:
             if thinned:
                 make_way(self.writer, self.run_id)
@@ -203,7 +230,10 @@ class _Import:
             if stored is None or self.points:
                 # Its journals may still exist on this machine if it lost its store.
                 self.writer.put_cursors(self.run_id, manifest.journals)
-            if stored is None:
+            if self.adoption is not None:
+                if stored is None or not stored.status.ended or manifest.complete:
+                    self.writer.put_run(self._adopted(self.adoption, stored))
+            elif stored is None:
                 self.writer.put_run(manifest.run)
                 # The machine that recorded it uploads it to MLflow.
                 self.writer.mark_run_delivered(self.run_id)
@@ -212,14 +242,37 @@ class _Import:
                 self.writer.put_run(replace(manifest.run, tracking_uri=stored.tracking_uri))
         self._end_workload()
 
+    def _adopted(self, adoption: Adoption, stored: RunRecord | None) -> RunRecord:
+        """Return the archive's run as one of this machine, which may have begun to deliver it."""
+        return replace(
+            self.manifest.run,
+            spool=str(adoption.spool),
+            tracking_uri=adoption.tracking_uri if stored is None else stored.tracking_uri,
+            mlflow_run_id=None if stored is None else stored.mlflow_run_id,
+        )
+
     def _put_workload(self, archived: WorkloadRecord) -> None:
         same = (workload for workload in self.reader.workloads(archived.experiment))
         stored = next(
             (workload for workload in same if workload.workload_id == archived.workload_id), None
         )
-        if stored is None:
+        if stored is None and self.adoption is not None:
+            uri = self.adoption.tracking_uri
+            self.writer.put_workload(
+                replace(archived, tracking_uri=uri, mlflow_experiment_id=None, mlflow_run_id=None)
+            )
+        elif stored is None:
             self.writer.put_workload(archived)
             self.writer.mark_workload_delivered(archived.workload_id)
+        elif archived.ended_ns is not None and self.adoption is not None:
+            self.writer.put_workload(
+                replace(
+                    archived,
+                    tracking_uri=stored.tracking_uri,
+                    mlflow_experiment_id=stored.mlflow_experiment_id,
+                    mlflow_run_id=stored.mlflow_run_id,
+                )
+            )
         elif archived.ended_ns is not None:
             self.writer.put_workload(replace(archived, tracking_uri=stored.tracking_uri))
 

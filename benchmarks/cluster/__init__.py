@@ -1,0 +1,1 @@
+"""What following an experiment on a cluster costs, on a simulated one."""

@@ -1,0 +1,245 @@
+"""Following thousands of rows: submissions, questions, CPU time, memory, files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.results import Bar, Findings, Table
+from radt.cluster.collecting import Collection
+from radt.cluster.course import POLL_S, Course
+from radt.cluster.engine import ArrayRequest
+from radt.cluster.follow import Follower
+from radt.cluster.rows import submitted_rows, submitted_table
+from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
+from radt.cluster.simulated import SimulatedEngine
+from radt.cluster.simulated_nodes import SimulatedNodes
+from radt.cluster.spool import Request, Spool, Submission
+from radt.cluster.submit import Submitter
+from radt.experiment.status import StatusWriter
+from radt.home import Home
+from radt.runner.active import StopRequest
+from radt.runner.console import RunConsole
+from radt.runner.notify import Notifier
+
+_WORKLOAD_S = 60.0
+_FAULTS = 0.05
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one experiment.
+
+    ``submit_s`` until all was submitted, ``settle_s`` to bring the file up to date after nobody had
+    looked. ``cpu`` is the follower's CPU time by the virtual time that it followed.
+    """
+
+    rows: int
+    nodes: int
+    submits: int
+    submit_s: float
+    virtual_s: float
+    questions: int
+    cpu: float
+    writes: int
+    rss_bytes: int
+    settle_s: float
+    files_a_run: float
+    finished: int
+    run_twice: int
+
+
+def measure(rows: Sequence[int], nodes: Sequence[int]) -> Findings:
+    """Measure each number of rows on most nodes, and most rows on each number of nodes."""
+    most_rows, most_nodes = max(rows), max(nodes)
+    sizes = dict.fromkeys(
+        [(count, most_nodes) for count in rows] + [(most_rows, count) for count in nodes]
+    )
+    costs = [_in_process(*size) for size in sizes]
+    table = Table(
+        "What an experiment costs the submit host",
+        ("rows", "nodes", "submitted", "questions", "CPU", "writes", "RSS", "settled", "files/run"),
+        note="CPU is of the follower, by the time that the experiment takes.",
+    )
+    for cost in costs:
+        table.rows.append(
+            (
+                f"{cost.rows:,}",
+                str(cost.nodes),
+                f"{cost.submit_s:.1f} s",
+                f"{cost.questions:,}",
+                f"{cost.cpu:.1%}",
+                f"{cost.writes:,}",
+                f"{cost.rss_bytes / _MB:.0f} MB",
+                f"{cost.settle_s:.1f} s",
+                f"{cost.files_a_run:.1f}",
+            )
+        )
+    most = next(cost for cost in costs if (cost.rows, cost.nodes) == (most_rows, most_nodes))
+    return Findings([table], _bars(most))
+
+
+def _bars(cost: Cost) -> list[Bar]:
+    what = f"{cost.rows:,} rows"
+    often_s = cost.virtual_s / max(1, cost.questions)
+    return [
+        Bar(f"{what} are submitted in 60 s", f"{cost.submit_s:.1f} s", cost.submit_s < 60),
+        Bar("by fewer than 20 submissions", str(cost.submits), cost.submits < 20),
+        Bar("one question in 15 s at most", f"one in {often_s:.1f} s", often_s >= POLL_S - 0.01),
+        Bar("the follower takes less than 10 % of a core", f"{cost.cpu:.1%}", cost.cpu < 0.10),
+        Bar(
+            "and less than 300 MB, with the simulation",
+            f"{cost.rss_bytes / _MB:.0f} MB",
+            cost.rss_bytes < 300 * _MB,
+        ),
+        Bar(f"{what} are settled in 60 s", f"{cost.settle_s:.1f} s", cost.settle_s < 60),
+        Bar("at most 4 files a run", f"{cost.files_a_run:.1f}", cost.files_a_run <= 4),
+        Bar("each workload finishes", f"{cost.finished:,}", cost.finished == cost.rows),
+        Bar("and none twice", str(cost.run_twice), cost.run_twice == 0),
+    ]
+
+
+def _in_process(rows: int, nodes: int) -> Cost:
+    """Measure in a process of its own, whose memory nobody has used before."""
+    command = [sys.executable, "-m", "benchmarks.cluster.scale", str(rows), str(nodes)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return Cost(**json.loads(done.stdout))
+
+
+def _cost(rows: int, nodes: int) -> Cost:
+    with tempfile.TemporaryDirectory() as folder:
+        followed = _Experiment(Path(folder) / "followed", rows, nodes)
+        followed.follow()
+        unwatched = _Experiment(Path(folder) / "unwatched", rows, nodes)
+        settle_s = unwatched.settle_afterwards()
+        finished = followed.nodes.finished
+        return Cost(
+            rows=rows,
+            nodes=nodes,
+            submits=followed.submits,
+            submit_s=followed.submit_s,
+            virtual_s=followed.engine.time_s,
+            questions=followed.engine.questions["states"],
+            cpu=followed.cpu_s / followed.engine.time_s,
+            writes=followed.writes,
+            rss_bytes=followed.rss_bytes,
+            settle_s=settle_s,
+            files_a_run=sum(path.is_file() for path in followed.spool.path.rglob("*")) / rows,
+            finished=len(finished),
+            run_twice=sum(count > 1 for count in finished.values()),
+        )
+
+
+class _Experiment:
+    """Rows of two shapes on a simulated cluster."""
+
+    def __init__(self, folder: Path, rows: int, nodes: int) -> None:
+        folder.mkdir()
+        self.cpu_s = self.submit_s = 0.0
+        self.submits = self.writes = self.rss_bytes = 0
+        self.engine = SimulatedEngine(
+            nodes, gpus=1, node_failures=_FAULTS, preemptions=_FAULTS, fault_within_s=_WORKLOAD_S
+        )
+        self._home = Home(folder / "radt-data")
+        began_s = time.perf_counter()
+        self.spool = self._spool(folder, rows)
+        self.submit_s = time.perf_counter() - began_s
+        self.rows = submitted_rows(self.spool)
+        self.nodes = SimulatedNodes(self.spool, self.rows, _WORKLOAD_S)
+        self.engine.runner = self.nodes
+
+    def _spool(self, folder: Path, rows: int) -> Spool:
+        labels = [f"w{number}" for number in range(rows)]
+        lines = ["Workload,Status,Run,File", *(f"{label},,,train.py" for label in labels)]
+        content = "".join(f"{line}\n" for line in lines)
+        file = folder / "study.csv"
+        file.write_text(content)
+        keys = [WorkloadKey("study", label) for label in labels]
+        arrays: Sequence[JobArray] = arrays_of(
+            ((key, Shape(gpus=1, cpus=1 + number % 2)) for number, key in enumerate(keys)),
+            max_array_size=self.engine.max_array_size,
+        )
+        submission = Submission(
+            *("20261125-120000-abcd", "slurm", str(file), "login", "me", "0", "python"),
+            arrays=tuple(arrays),
+        )
+        return Spool.create(folder / "submissions", submission, content.encode())
+
+    def _course(self) -> Course:
+        submitter = Submitter(self.spool, self.engine, self._request)
+        return Course(self.spool, self.engine, submitter, self.rows)
+
+    def _request(self, request: Request) -> ArrayRequest:
+        shape = self.spool.submission.arrays[request.array].shape
+        return ArrayRequest("study", self.spool.intent(request), shape, request.indices, "", "")
+
+    def follow(self) -> None:
+        """Follow it from its submission to its end, second by second."""
+        course = self._course()
+        with (
+            Path("/dev/null").open("w") as nowhere,
+            Collection(self.spool, self._home) as collection,
+            RunConsole(Console(file=nowhere, force_terminal=True, width=80, height=24)) as console,
+        ):
+            follower = self._follower(course, console, collection)
+            while not course.is_settled:
+                began_s, cpu_s = time.perf_counter(), time.process_time()
+                follower.step()
+                follower.show()
+                console.flush()
+                self.cpu_s += time.process_time() - cpu_s
+                if not self.submits:
+                    self.submit_s += time.perf_counter() - began_s
+                    self.submits = self.engine.questions["submit"]
+                self.engine.advance(1.0)
+            self.writes = follower.writes
+        self.rss_bytes = _peak_rss_bytes()
+
+    def settle_afterwards(self) -> float:
+        """Submit it, look again once all jobs have ended; seconds that this takes."""
+        self._course().step(0.0)
+        while self.engine.unended:
+            self.engine.advance(1000.0)
+        self.engine.advance(1000.0)
+        course, began_s = self._course(), time.perf_counter()
+        with (
+            Path("/dev/null").open("w") as nowhere,
+            Collection(self.spool, self._home) as collection,
+            RunConsole(Console(file=nowhere)) as console,
+        ):
+            self._follower(course, console, collection).run(once=True)
+        return time.perf_counter() - began_s
+
+    def _follower(self, course: Course, console: RunConsole, collection: Collection) -> Follower:
+        return Follower(
+            self.spool,
+            course,
+            self._home,
+            console,
+            engine_name="simulated",
+            collection=collection,
+            statuses=StatusWriter(self.spool.submission.file, submitted_table(self.spool)),
+            notifier=Notifier("", lambda _text: None),
+            stop=StopRequest(),
+            clock=lambda: self.engine.time_s,
+        )
+
+
+def _peak_rss_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no VmHWM")
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_cost(int(sys.argv[1]), int(sys.argv[2])))))

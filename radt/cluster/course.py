@@ -1,0 +1,482 @@
+"""The course of a submission: what its jobs are at, step by step, until all of them are settled.
+
+`Course.step` is called often and does what is due: it asks the engine once in 15 s at most (ever
+more rarely while the engine is away), looks into the shared folder every 5 s, submits what may be
+submitted, and returns the statuses that have changed. All of it can be stopped anywhere and begun
+again by somebody else: what counts is in the shared folder and with the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from radt.cluster.engine import REST, End, Engine, JobId, JobState, Phase
+from radt.cluster.settle import (
+    PATIENCE,
+    JobFacts,
+    Next,
+    Patience,
+    Settlement,
+    SubmittedRow,
+    settle,
+)
+from radt.cluster.shape import WorkloadKey
+from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool
+from radt.cluster.submit import Submitter
+from radt.errors import EngineAwayError
+from radt.experiment.columns import QUEUED
+from radt.experiment.status import RowStatus
+from radt.model import RunStatus
+from radt.units import plural
+
+POLL_S = 15.0
+LONGEST_POLL_S = 300.0
+#: The folder is looked into so often between two questions.
+_LOOKS = 3
+#: Slurm keeps what has ended for 300 s (MinJobAge): what is not there earlier was never saved.
+FORGOTTEN_S = 240.0
+_TAIL_BYTES = 4096
+#: A job that is missing while others of its array are there, and that never began.
+_CANCELLED = JobState(Phase.ENDED, end=End.CANCELLED)
+
+
+@dataclass(slots=True)
+class CourseJob:
+    """A job and what is known of it; ``changed_s`` is when that last changed.
+
+    ``submitted_s`` is when it was submitted from here; see `JobFacts` for ``is_forgotten``.
+    """
+
+    key: JobKey
+    workloads: Mapping[WorkloadKey, Sequence[SubmittedRow]]
+    state: JobState | None = None
+    views: Sequence[AttemptView] = ()
+    settlement: Settlement = field(default_factory=lambda: Settlement(Next.WAIT))
+    changed_s: float = 0.0
+    looked: int = 0
+    submitted_s: float | None = None
+    is_forgotten: bool = False
+
+    @property
+    def rows(self) -> list[SubmittedRow]:
+        return [row for rows in self.workloads.values() for row in rows]
+
+    @property
+    def has_word(self) -> bool:
+        """Whether its newest attempt has said that it has ended."""
+        return bool(self.views) and self.views[-1].ended
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is not None and self.state.phase is Phase.RUNNING
+
+    @property
+    def is_queued(self) -> bool:
+        return self.state is not None and self.state.phase in (Phase.QUEUED, Phase.HELD)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a step found: statuses by line, jobs that are settled now, lines for people."""
+
+    statuses: dict[int, RowStatus] = field(default_factory=dict)
+    ended: list[CourseJob] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Course:
+    """Brings the jobs of a submission to their end, or looks on.
+
+    Args:
+        spool: The submission's folder.
+        engine: Its cluster.
+        submitter: Submits the jobs.
+        rows: Of each workload.
+        patience: How long to wait for a word.
+        looks_only: Submit, cancel and hold nothing: another process does.
+        poll_s: Between two questions to the engine.
+
+    Attributes:
+        jobs: Those that are not settled yet.
+        away: Why the engine does not answer; "" while it does.
+        folder_problem: Why the shared folder cannot be read; "" if it can.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        engine: Engine,
+        submitter: Submitter,
+        rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
+        patience: Patience = PATIENCE,
+        *,
+        looks_only: bool = False,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._spool = spool
+        self._looks_only = looks_only
+        self._engine = engine
+        self._submitter = submitter
+        self._patience = patience
+        self.jobs = {
+            key: CourseJob(key, {name: rows[name] for name in spool.submission.workloads(key)})
+            for key in spool.submission.jobs
+        }
+        asked_for = submitter.asked_for
+        #: Jobs that are to be submitted.
+        self._waiting = {
+            key for key in self.jobs if submitter.job_id(key) is None and key not in asked_for
+        }
+        self._said: dict[int, RowStatus] = {}
+        self._touched: set[JobKey] = set(self.jobs)
+        self._next_question_s = self._next_look_s = 0.0
+        self._usual_poll_s = self._poll_s = poll_s
+        self._questions = 0
+        self._answers = False
+        self._failures = 0
+        self._releases = False
+        self._was_held = False
+        self._cancels: list[JobId] = []
+        self.away = ""
+        self.folder_problem = ""
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.jobs and (self._looks_only or not self._cancels)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it is held, and nothing of it runs any more."""
+        if not self._spool.held or self._spool.stopped:
+            return False
+        waiting = self._waiting
+        return self._answers and all(
+            key in waiting or (job.state is not None and job.state.phase is Phase.HELD)
+            for key, job in self.jobs.items()
+        )
+
+    @property
+    def held(self) -> str:
+        """Why no further job starts, in one line; "" if they may."""
+        return " ".join(self._spool.held.split())
+
+    @property
+    def unsubmitted(self) -> int:
+        """How many jobs the engine does not have, or not again."""
+        return len(self._unsubmitted)
+
+    @property
+    def statuses(self) -> Mapping[int, RowStatus]:
+        """How all rows stand, by line."""
+        return self._said
+
+    def unended(self) -> list[JobId]:
+        """The engine's ids of jobs that wait or run."""
+        return self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING)
+
+    def job_id(self, job: CourseJob) -> str:
+        """The engine's id of a job; "" while it has none."""
+        return str(self._submitter.job_id(job.key) or "")
+
+    def release(self) -> None:
+        """Let what is held start; the engine is told with the next question."""
+        if self._spool.held:
+            self._spool.release()
+            self._releases = True
+
+    def step(self, now_s: float) -> Changes:
+        """Do what is due.
+
+        Args:
+            now_s: Of a monotonic clock.
+
+        Raises:
+            ClusterError: The engine refuses to answer.
+        """
+        changes = Changes()
+        self._look_if_due(now_s)
+        if asks := now_s >= self._next_question_s:
+            self._ask(now_s, changes)
+            self._look_if_due(now_s)
+        self._settle(now_s, changes, all_silent=asks)
+        self._note_hold(changes)
+        return changes
+
+    # The engine -----------------------------------------------------------------------------------
+
+    def _ask(self, now_s: float, changes: Changes) -> None:
+        self._questions += 1
+        try:
+            if not self._looks_only:
+                self._waiting.update(self._submitter.recover(self._started_by))
+                self._submit(now_s, changes)
+            states = self._engine.states(self._arrays())
+            self._take(states, now_s)
+            self._ask_for_the_past(now_s)
+            self._give_orders()
+        except EngineAwayError as error:
+            if not self.away:
+                changes.notes.append(
+                    f"{error.message}; jobs go on, statuses stay as they are, and radt asks again"
+                )
+            self.away = error.message
+            self._answers = False
+            self._next_question_s = now_s + self._poll_s
+            self._poll_s = min(2 * self._poll_s, LONGEST_POLL_S)
+            return
+        if not self._answers:  # what was silent meanwhile may have been spoken of
+            for job in self.jobs.values():
+                job.changed_s = now_s
+        if self.away:
+            changes.notes.append(f"{self._engine.name} answers again")
+        self.away, self._answers, self._poll_s = "", True, self._usual_poll_s
+        self._next_question_s = now_s + self._usual_poll_s
+        self._next_look_s = now_s
+
+    def _arrays(self) -> list[str]:
+        """The engine's ids of arrays with jobs that are not settled."""
+        ids = (self._submitter.job_id(key) for key in self.jobs)
+        return list(dict.fromkeys(job.array for job in ids if job is not None))
+
+    def _submit(self, now_s: float, changes: Changes) -> None:
+        if not self._waiting or self._spool.stopped or self._spool.held:
+            return
+        unended = sum(
+            key not in self._waiting and not _has_ended(job) for key, job in self.jobs.items()
+        )
+        try:
+            submitted = self._submitter.submit(sorted(self._waiting), unended)
+        finally:  # what was asked for and not answered is not asked for again
+            self._waiting -= self._submitter.asked_for
+        self._waiting.difference_update(submitted)
+        self._touched.update(submitted)
+        for key in submitted:
+            self.jobs[key].submitted_s = now_s
+        for key, error in self._submitter.refused.items():
+            if key in self._waiting:
+                self._waiting.remove(key)
+                job = self.jobs[key]
+                self._end(job, _unless_over(job, RunStatus.FAILED, error.message), changes)
+
+    def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
+        unsubmitted, arrays = self._unsubmitted, {job.array for job in states}
+        for key, job in self.jobs.items():
+            job_id = self._submitter.job_id(key)
+            state = None
+            if job_id is not None and key not in unsubmitted:
+                state = states.get(job_id)
+                if state is None and job_id.array in arrays and not job.views:
+                    state = states.get(JobId(job_id.array, REST), _CANCELLED)
+                elif state is None:
+                    age_s = inf if job.submitted_s is None else now_s - job.submitted_s
+                    job.is_forgotten |= age_s < FORGOTTEN_S
+            if state != job.state:
+                job.state, job.changed_s = state, now_s
+                self._touched.add(key)
+
+    @property
+    def _unsubmitted(self) -> set[JobKey]:
+        """Jobs that the engine was not asked for, or has not answered."""
+        return self._waiting | self._submitter.asked_for
+
+    def _ask_for_the_past(self, now_s: float) -> None:
+        """Ask the accounting for jobs that the engine has forgotten and that do not speak."""
+        unsubmitted = self._unsubmitted
+        forgotten = {
+            job_id: job
+            for key, job in self.jobs.items()
+            if job.state is None
+            and key not in unsubmitted
+            and self._silent_s(job, now_s) >= self._patience.outcome_s
+            and (job_id := self._submitter.job_id(key)) is not None
+        }
+        if forgotten:
+            for job_id, state in self._engine.past(list(forgotten)).items():
+                forgotten[job_id].state = state
+                self._touched.add(forgotten[job_id].key)
+
+    def _give_orders(self) -> None:
+        """Cancel, hold or release where that is due; with each question, as long as it is."""
+        if self._looks_only:
+            return
+        if self._cancels:
+            self._engine.cancel(self._cancels)
+            self._cancels = []
+        if self._releases:
+            self._engine.release(self._ids(Phase.HELD))
+            self._releases = False
+        elif self._spool.stopped:
+            if ids := self.unended():
+                self._engine.cancel(ids)
+        elif self._spool.held and (ids := self._ids(Phase.QUEUED)):
+            self._engine.hold(ids)
+
+    def _ids(self, *phases: Phase) -> list[JobId]:
+        found = []
+        for key, job in self.jobs.items():
+            job_id = self._submitter.job_id(key)
+            if job_id is not None and job.state is not None and job.state.phase in phases:
+                found.append(job_id)
+        return found
+
+    # The folder -----------------------------------------------------------------------------------
+
+    def _look_if_due(self, now_s: float) -> None:
+        """Look at attempts that may have changed."""
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + self._usual_poll_s / _LOOKS
+        try:
+            for key in self._spool.started_jobs() & self.jobs.keys():
+                job = self.jobs[key]
+                if not (job.is_queued and job.views and job.looked == self._questions):
+                    job.looked = self._questions
+                    self._look_at(job, now_s)
+        except OSError as error:
+            self.folder_problem = f"{error.filename or self._spool.path}: {error.strerror}"
+            self._answers = False  # nobody is silent only because nothing can be read
+            return
+        self.folder_problem = ""
+
+    def _look_at(self, job: CourseJob, now_s: float) -> None:
+        attempts = self._spool.attempts(job.key)
+        seen = max(0, len(job.views) - 1)  # the last one seen may have changed
+        views = [*job.views[:seen], *(attempt.view() for attempt in attempts[seen:])]
+        if views != job.views:
+            job.views, job.changed_s = views, now_s
+            self._touched.add(job.key)
+
+    def _started_by(self, key: JobKey) -> Collection[str]:
+        """The engine's ids of the arrays that started a job."""
+        starts = (attempt.view().start for attempt in self._spool.attempts(key))
+        return {start.job_id.partition("_")[0] for start in starts if start is not None}
+
+    # What becomes of jobs -------------------------------------------------------------------------
+
+    def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
+        touched, self._touched = self._touched, set()
+        if all_silent:
+            touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
+        stopped, unsubmitted = self._spool.stopped, self._unsubmitted
+        holds = [reason for reason in (self._spool.held, self._spool.released) if reason]
+        for key in sorted(touched & self.jobs.keys()):
+            job, job_id = self.jobs[key], self._submitter.job_id(key)
+            if key in unsubmitted or job_id is None:
+                self._wait_for_submission(job, stopped, changes)
+                continue
+            facts = JobFacts(
+                str(job_id),
+                job.state,
+                job.views,
+                self._silent_s(job, now_s),
+                self._submitter.submissions(key),
+                holds,
+                stopped,
+                "" if job.has_word or not _has_ended(job) else self._last_line(job),
+                job.is_forgotten,
+            )
+            job.settlement = settle(facts, job.rows, self._patience)
+            self._follow_up(job, job_id, stopped, changes)
+
+    def _wait_for_submission(self, job: CourseJob, stopped: str, changes: Changes) -> None:
+        if stopped and job.key in self._waiting:
+            self._waiting.remove(job.key)
+            self._end(job, _unless_over(job, RunStatus.KILLED, stopped), changes)
+        elif not job.settlement.rows:
+            self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
+
+    def _follow_up(self, job: CourseJob, job_id: JobId, stopped: str, changes: Changes) -> None:
+        settlement = job.settlement
+        if settlement.next is not Next.WAIT and not self._looks_only:
+            _drop_if_empty(self._spool.job_log(job.key.array, str(job_id)))
+        match settlement.next:
+            case Next.WAIT:
+                self._say(settlement.rows, changes)
+            case Next.SUBMIT if stopped:
+                self._end(job, _unless_over(job, RunStatus.KILLED, stopped), changes)
+            case Next.SUBMIT:
+                self._say(settlement.rows, changes)
+                self._waiting.add(job.key)
+                job.state, job.is_forgotten = None, False
+            case Next.DONE | Next.CANCEL:
+                if settlement.next is Next.CANCEL:
+                    self._cancels.append(job_id)
+                self._end(job, settlement.rows, changes)
+                self._count_failure(settlement.never_began)
+
+    def _end(self, job: CourseJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
+        job.settlement = Settlement(Next.DONE, rows)
+        self._say(rows, changes)
+        changes.ended.append(job)
+        del self.jobs[job.key]
+
+    def _say(self, rows: Mapping[int, RowStatus], changes: Changes) -> None:
+        for line, status in rows.items():
+            if self._said.get(line) != status:
+                self._said[line] = changes.statuses[line] = status
+
+    def _count_failure(self, reason: str) -> None:
+        """Hold the rest once jobs end one after the other before they have run anything."""
+        if self._questions <= 1:
+            return  # it was so before, and who began to follow may have mended it
+        self._failures = self._failures + 1 if reason else 0
+        if self._failures >= MOST_UNFIT and not (self._spool.held or self._looks_only):
+            self._spool.hold(reason)
+
+    def _note_hold(self, changes: Changes) -> None:
+        """Say once that the rest is held, by whomever, and tell the engine at once."""
+        held = "" if self._spool.stopped else self.held
+        if held and not self._was_held and self.jobs:
+            changes.notes.append(f"{held}; the other {plural(len(self.jobs), 'job')} are held")
+            with suppress(EngineAwayError):  # the next question repeats it
+                self._give_orders()
+        self._was_held = bool(held)
+
+    def _silent_s(self, job: CourseJob, now_s: float) -> float:
+        return now_s - job.changed_s if self._answers else 0.0
+
+    def _last_line(self, job: CourseJob) -> str:
+        job_id = self._submitter.job_id(job.key)
+        logs = [self._spool.job_log(job.key.array, str(job_id))]
+        if attempts := self._spool.attempts(job.key):
+            logs.insert(0, attempts[-1].output_log)
+        return next(filter(None, map(last_line, logs)), "")
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that has a word in it; "" if there is none."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _drop_if_empty(log: Path) -> None:
+    """Remove a log that says nothing: one a job is a lot of files."""
+    with suppress(OSError):  # there may be none
+        if not log.stat().st_size:
+            log.unlink()
+
+
+def _has_ended(job: CourseJob) -> bool:
+    return job.state is not None and job.state.phase is Phase.ENDED
+
+
+def _unless_over(job: CourseJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
+    """The rows of a job, those that have not come to their end with this status."""
+    known = job.settlement.rows
+    left = [row for row in job.rows if not row.is_over(_text(known.get(row.line)))]
+    return {**known, **{row.line: RowStatus(row.text(status, reason)) for row in left}}
+
+
+def _text(status: RowStatus | None) -> str:
+    return "" if status is None else status.text

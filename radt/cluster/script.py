@@ -1,0 +1,190 @@
+"""The batch script of an array: a job sets up its node and starts the node runner as a step.
+
+Only steps are told when a preemption's grace begins, so the runner is one. What a job cannot do
+before the runner is there, the script does itself: see `batch_script`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from radt.cluster.engine import ArrayRequest
+from radt.cluster.settings import ClusterSettings
+from radt.cluster.shape import JobArray
+from radt.errors import UsageError
+
+#: Where Slurm says which job of its array a script is.
+INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
+
+# Bash, as sites' `module` is a function of it; what radt adds would do for any POSIX shell.
+_HEAD = """\
+#!/bin/bash
+# Array {array} of the radt submission {name}: this is each of its jobs.
+folder={folder}
+python={python}
+job={array}-${{{index}}}
+step=
+asked=
+
+# Say why this job runs nothing, as the next attempt of it.
+leave() {{
+    umask 077
+    printf 'radt: %s\\n' "$1" >&2
+    attempts=$folder/jobs/$job/attempts
+    number=1
+    mkdir -p "$attempts" || exit 1
+    until mkdir "$attempts/$number" 2>/dev/null; do
+        [ -d "$attempts/$number" ] || exit 1
+        number=$((number + 1))
+    done
+    reason=$(printf %s "$1" | tr '\\n\\t' '  ' | sed 's/[\\\\"]/\\\\&/g')
+    printf '{{"rows": {{}}, "ended": true, "reason": "%s"}}' "$reason" >"$attempts/$number/.new"
+    mv "$attempts/$number/.new" "$attempts/$number/statuses.1.json"
+    exit 1
+}}
+
+# This node cannot run radt. Two jobs may fail by that; then all others are held.
+unfit() {{
+    umask 077
+    why="$1 on ${{SLURMD_NODENAME:-$(uname -n)}}"
+    mkdir -p "$folder/unfit" || leave "$why"
+    mkdir "$folder/unfit/first" 2>/dev/null && leave "$why"
+    if mkdir "$folder/unfit/second" 2>/dev/null; then
+        printf %s "two jobs could not begin: $why" >"$folder/.hold"
+        mv "$folder/.hold" "$folder/hold"
+        leave "$why"
+    fi
+    waited=0
+    until [ -e "$folder/hold" ]; do
+        [ "$waited" -lt 60 ] || leave "$why"
+        sleep 1
+        waited=$((waited + 1))
+    done
+    leave "$(cat "$folder/hold")"
+}}
+
+# Slurm itself tells steps to end. A shell that ends before them would take them with it, and srun
+# kills its step at SIGTERM, so that is not handed on.
+told() {{
+    asked=yes
+    [ "$1" = TERM ] || [ -z "$step" ] || kill -s "$1" "$step" 2>/dev/null
+}}
+trap 'told TERM' TERM
+trap 'told USR1' USR1
+
+[ -e "$folder/hold" ] && leave "$(cat "$folder/hold")"
+"""
+
+_TAIL = """
+set -u
+[ -x "$python" ] || unfit "$python is missing"
+"$python" -P -c 'import radt.cluster' || unfit "$python cannot import radt"
+[ -z "$asked" ] || exit 1
+
+srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --export=ALL --input=none \\
+    --cpus-per-task="${{SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}}" \\
+    "$python" -P -m radt.cluster.noderunner "$folder" {array} "${{{index}}}" &
+step=$!
+wait "$step"
+code=$?
+while [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do  # a signal ended only the waiting
+    wait "$step"
+    code=$?
+done
+exit "$code"
+"""
+
+
+def check_setup(settings: ClusterSettings) -> None:
+    """Check that bash can read the lines of the site, if there is one here.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    bash = shutil.which("bash")
+    if bash is None:
+        return
+    for line in settings.setup:
+        text = f"{{\n{line}\n}}\n"
+        done = subprocess.run([bash, "-n"], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            why = done.stderr.strip().partition("\n")[0].rpartition(": ")[2]
+            raise UsageError(
+                f"{settings.source}: setup: bash cannot read {line!r}: {why}",
+                'Write what belongs together as one text: """…"""',
+            )
+
+
+def batch_script(
+    submission: Path, array: int, settings: ClusterSettings, *, python: str = sys.executable
+) -> str:
+    """Return the script that each job of an array runs.
+
+    A line of ``setup`` that fails, or an interpreter that is missing on the node or has no radt, is
+    the reason of an attempt that the script makes itself. The second such job writes ``hold``,
+    which every later one obeys.
+
+    Args:
+        submission: The submission's folder.
+        array: Its number there.
+        settings: Have the lines that come first.
+        python: The interpreter, as nodes see it.
+    """
+    values = {
+        "array": array,
+        "name": submission.name,
+        "folder": shlex.quote(str(submission)),
+        "python": shlex.quote(python),
+        "index": INDEX_VARIABLE,
+    }
+    setup = "".join(_setup(settings.setup))
+    return _HEAD.format(**values) + setup + _TAIL.format(**values)
+
+
+def output_pattern(submission: Path, array: int) -> str:
+    """Return where the output of an array's scripts goes, with Slurm's placeholders."""
+    return str(submission / "arrays" / str(array) / "output.%A_%a.log")
+
+
+def array_request(
+    submission: Path,
+    number: int,
+    array: JobArray,
+    settings: ClusterSettings,
+    *,
+    name: str,
+    intent: str,
+    indices: Collection[int] | None = None,
+) -> ArrayRequest:
+    """Return what the engine is asked for to run jobs of an array.
+
+    Args:
+        submission: The submission's folder.
+        number: Of the array there.
+        array: Its jobs.
+        settings: Of the cluster.
+        name: Shown in the queue.
+        intent: See `Spool.intent`.
+        indices: Of the jobs; None for all.
+    """
+    return ArrayRequest(
+        name=name,
+        intent=intent,
+        shape=array.shape,
+        indices=range(len(array.jobs)) if indices is None else indices,
+        script=batch_script(submission, number, settings),
+        output=output_pattern(submission, number),
+        options=settings.options,
+    )
+
+
+def _setup(lines: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines of the site, each with what happens if it fails."""
+    for line in lines:
+        first = line.strip().partition("\n")[0]
+        yield f"\n{{\n{line}\n}} || unfit {shlex.quote(f'setup failed ({first})')}\n"

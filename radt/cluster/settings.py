@@ -1,0 +1,361 @@
+"""The tables ``[cluster]`` and ``[cluster.NAME]`` of a settings file, and what ``--on`` names.
+
+``[cluster]`` holds for every cluster; ``[cluster.NAME]`` is one of them, with what differs there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from radt.errors import UsageError
+from radt.experiment.resources import parse_time
+from radt.setting_values import (
+    COUNT,
+    MEMORY,
+    PATH,
+    SECONDS,
+    SETTINGS_NAME,
+    SWITCH,
+    TEXT,
+    Kind,
+    SettingsFile,
+    choice,
+)
+from radt.settings import ON, Settings
+
+CLUSTER_TABLE = "cluster"
+GPUS_TABLE = "gpus"
+SLURM = "slurm"
+#: What ``--on`` says for this machine; also where it says nothing.
+LOCAL = "local"
+_GRES = re.compile(r"(?:gpu:)?([A-Za-z][\w.+-]*)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+_PARTITION = re.compile(r"\w[\w.,-]*", re.ASCII)
+
+
+class Recording(StrEnum):
+    """How what nodes measure gets to the submit host's stores."""
+
+    FOLDER = "folder"  # through the shared folder
+    DIRECT = "direct"  # nodes reach Postgres and MLflow themselves
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The settings of one cluster; ``None`` and "" leave it to the cluster.
+
+    Args:
+        name: What ``--on`` calls it: ``slurm``, or NAME of ``[cluster.NAME]``.
+        source: Where the settings stand, for messages.
+        folder: Shared by submit host and nodes; None for the data folder.
+        time_s: Of a repeat of a workload that says neither Time nor Timeout.
+        memory_bytes: Of a job; ``partition`` and ``exclusive``, too, are for rows that do not say.
+        bundle_s: Workloads that together take at most so long share a job; 0 for a job each.
+        max_jobs: Jobs that may be in the queue at a time; None for no limit of radt's.
+        setup: Lines of a shell that come before the interpreter.
+        sbatch: Options that sbatch is given unchanged.
+        gpus: The gres type (``a100_3g.20gb``) of MIG profiles.
+    """
+
+    name: str = SLURM
+    source: str = f"[{CLUSTER_TABLE}] of {SETTINGS_NAME}"
+    folder: Path | None = None
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    time_s: float | None = None
+    memory_bytes: int | None = None
+    exclusive: bool = False
+    bundle_s: float = 0.0
+    max_jobs: int | None = None
+    setup: tuple[str, ...] = ()
+    sbatch: tuple[str, ...] = ()
+    record: Recording = Recording.FOLDER
+    gpus: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return what every sbatch of this cluster is given besides a shape."""
+        named = {"account": self.account, "qos": self.qos, "constraint": self.constraint}
+        return (*(f"--{key}={value}" for key, value in named.items() if value), *self.sbatch)
+
+    def submissions(self, home: Path) -> Path:
+        """Return the folder of submissions, given the data folder of the submit host."""
+        return (home if self.folder is None else self.folder) / "submissions"
+
+    @property
+    def gpus_source(self) -> str:
+        """Where `gpus` stand, for messages."""
+        return self.source.replace("]", f".{GPUS_TABLE}]", 1)
+
+    @classmethod
+    def chosen(cls, values: Settings) -> ClusterSettings | None:
+        """Return the settings of the cluster that ``on`` names; None for this machine.
+
+        Raises:
+            UsageError: There is no such cluster, or a setting is not valid.
+        """
+        return cls.named(values[ON], values.file)
+
+    @classmethod
+    def named(cls, on: str, file: SettingsFile | None) -> ClusterSettings | None:
+        """Return the settings of a cluster; None for this machine.
+
+        Args:
+            on: ``slurm``, ``slurm:PARTITION``, NAME or NAME:PARTITION; ``local`` or nothing.
+            file: The settings file, if there is one.
+
+        Raises:
+            UsageError: There is no such cluster, or a setting is not valid.
+        """
+        name, colon, partition = (part.strip() for part in on.partition(":"))
+        if name in ("", LOCAL) and not colon:
+            return None
+        if colon and _PARTITION.fullmatch(partition) is None:
+            raise UsageError(f"--on {on}: {partition!r} is not a partition", "Write slurm:gpu")
+        tables = {} if file is None else _tables(file)
+        if name != SLURM and name not in tables:
+            raise _unknown_cluster(name, tables, file)
+        settings = cls()
+        if file is not None and CLUSTER_TABLE in file.table:
+            settings = _with(settings, file, (CLUSTER_TABLE,), file.table[CLUSTER_TABLE])
+            settings = replace(settings, source=_source(file, CLUSTER_TABLE))
+        if file is not None and name in tables:
+            settings = _with(settings, file, (CLUSTER_TABLE, name), tables[name])
+            settings = replace(settings, name=name, source=_source(file, CLUSTER_TABLE, name))
+        return replace(settings, partition=partition) if partition else settings
+
+
+def all_clusters(file: SettingsFile | None) -> Iterable[ClusterSettings]:
+    """Return the settings of every cluster that ``--on`` may name.
+
+    Raises:
+        UsageError: A setting is not valid.
+    """
+    names = dict.fromkeys((SLURM, *(() if file is None else _tables(file))))
+    found = (ClusterSettings.named(name, file) for name in names)
+    return [cluster for cluster in found if cluster is not None]
+
+
+def cluster_problems(file: SettingsFile | None) -> Iterable[UsageError]:
+    """Yield what is wrong with the clusters of a settings file: one problem for each of them."""
+    if file is None or CLUSTER_TABLE not in file.table:
+        return
+    try:
+        ClusterSettings.named(SLURM, file)
+        names = [name for name in _tables(file) if name != SLURM]
+    except UsageError as error:
+        yield error
+        return
+    for name in names:
+        try:
+            ClusterSettings.named(name, file)
+        except UsageError as error:
+            yield error
+
+
+def _source(file: SettingsFile, *names: str) -> str:
+    return f"{file.key(*names)} of {file.path}"
+
+
+def _unknown_cluster(name: str, tables: Mapping[str, Any], file: SettingsFile | None) -> UsageError:
+    known = [*dict.fromkeys((SLURM, *tables)), LOCAL]
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    where = SETTINGS_NAME if file is None else str(file.path)
+    return UsageError(
+        f"--on {name}: expected {', '.join(known[:-1])} or {LOCAL}, got {name!r}",
+        f"Did you mean {near[0]!r}?" if near else f"Add [{CLUSTER_TABLE}.{name}] to {where}",
+    )
+
+
+def _tables(file: SettingsFile) -> Mapping[str, Any]:
+    """Return the tables of single clusters by their names."""
+    table = file.table.get(CLUSTER_TABLE, {})
+    if not isinstance(table, dict):
+        raise UsageError(
+            f"{_source(file, CLUSTER_TABLE)} is not a table",
+            f"Write {file.key(CLUSTER_TABLE)} on a line of its own",
+        )
+    return {
+        name: value
+        for name, value in table.items()
+        if isinstance(value, dict) and name != GPUS_TABLE
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """A key of ``[cluster]``: the field that it sets, how its value is written, what it means.
+
+    ``is_list`` values are several, each of the kind.
+    """
+
+    field: str
+    kind: Kind[Any]
+    help: str
+    default_text: str = "the cluster's default"
+    is_list: bool = False
+
+
+_TIME = Kind(lambda text, _folder: parse_time(text), "TIME", (int, float))
+_RECORDING = choice(*Recording)
+_RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
+#: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`.
+CLUSTER_KEYS: Mapping[str, ClusterKey] = {
+    "folder": ClusterKey(
+        *("folder", PATH),
+        "Folder that the login node and all nodes see under this path; submissions lie in it.",
+        "the data folder",
+    ),
+    "partition": ClusterKey("partition", TEXT, "Partition of rows without one."),
+    "account": ClusterKey("account", TEXT, "Account that jobs are charged to."),
+    "qos": ClusterKey("qos", TEXT, "Quality of service of jobs."),
+    "constraint": ClusterKey("constraint", TEXT, "Features that nodes must have, as for sbatch."),
+    "time": ClusterKey(
+        *("time_s", _TIME), "Time limit of one repeat of a workload without Time and Timeout."
+    ),
+    "memory": ClusterKey("memory_bytes", MEMORY, "Memory of a job whose rows say nothing: 64GB."),
+    "exclusive": ClusterKey(
+        *("exclusive", SWITCH), "Keep other jobs off the nodes, where rows say nothing.", "false"
+    ),
+    "bundle": ClusterKey(
+        *("bundle_s", SECONDS),
+        "Workloads that together take at most this long share a job, by Time or Timeout.",
+        "a job each",
+    ),
+    "max-jobs": ClusterKey(
+        *("max_jobs", COUNT), "Jobs of a submission in the queue at a time.", "no limit"
+    ),
+    "setup": ClusterKey(
+        *("setup", TEXT), "Lines for bash that come before radt on the node.", "none", is_list=True
+    ),
+    "sbatch": ClusterKey(
+        *("sbatch", TEXT), "Further options, passed to sbatch unchanged.", "none", is_list=True
+    ),
+    "record": ClusterKey(
+        *("record", _RECORD),
+        "folder: what nodes measure comes through the shared folder; direct: nodes upload it to "
+        "MLflow and Postgres themselves.",
+        "folder",
+    ),
+}
+#: Options of sbatch that radt gives itself, and what to write instead.
+_OWN_OPTIONS = {
+    **{f"--{key}": key for key in ("partition", "account", "qos", "constraint", "time")},
+    **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), "memory"),
+    "--exclusive": "exclusive",
+    "-p": "partition",
+    "-A": "account",
+    "-q": "qos",
+    "-C": "constraint",
+    "-t": "time",
+    **dict.fromkeys(("--nodes", "-N"), "the column Nodes"),
+    **dict.fromkeys(("--cpus-per-task", "-c"), "the column Cpus"),
+    **dict.fromkeys(("--gres", "--gpus", "-G", "--gpus-per-node"), "the column Gpus"),
+    **dict.fromkeys(("--array", "-a", "--ntasks", "-n", "--ntasks-per-node"), ""),
+    **dict.fromkeys(("--job-name", "-J", "--comment", "--output", "-o", "--error", "-e"), ""),
+    **dict.fromkeys(("--signal", "--parsable", "--test-only", "--wrap", "--wait", "-W"), ""),
+}
+
+
+def _with(
+    settings: ClusterSettings, file: SettingsFile, names: tuple[str, ...], table: object
+) -> ClusterSettings:
+    """Return the settings with what a table says."""
+    if not isinstance(table, dict):
+        raise UsageError(
+            f"{_source(file, *names)} is not a table", f"Write {file.key(*names)} on its own line"
+        )
+    values: dict[str, Any] = {}
+    is_whole = len(names) == 1
+    for key, value in table.items():
+        if key == GPUS_TABLE:
+            values["gpus"] = {**settings.gpus, **_gpus(file, (*names, key), value)}
+        elif key in CLUSTER_KEYS:
+            values[CLUSTER_KEYS[key].field] = _value(file, names, key, value)
+        elif not (is_whole and isinstance(value, dict)):
+            raise _unknown_key(file, names, key, value)
+        elif _NAME.fullmatch(key) is None or key == LOCAL:
+            raise UsageError(
+                f"{_source(file, *names, key)}: {key!r} is not a name for a cluster",
+                "Write letters and digits, and not local",
+            )
+    return replace(settings, **values)
+
+
+def _unknown_key(file: SettingsFile, names: tuple[str, ...], key: str, value: object) -> UsageError:
+    known = [GPUS_TABLE] if isinstance(value, dict) else [*CLUSTER_KEYS, GPUS_TABLE]
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
+    return UsageError(
+        f"{_source(file, *names)}: unknown setting {key!r}",
+        f"Did you mean {near[0]!r}?" if near else f"Choose from {', '.join(known)}",
+    )
+
+
+def _value(file: SettingsFile, names: tuple[str, ...], key: str, value: object) -> Any:
+    entry = CLUSTER_KEYS[key]
+    place = f"{_source(file, *names)}: {key}"
+    folder = file.path.parent
+    if not entry.is_list:
+        return _parsed(entry, value, place, folder)
+    if not isinstance(value, list):
+        raise UsageError(
+            f"{place}: expected a list, got {value!r}", f'Write {key} = ["…"], one line each'
+        )
+    lines = tuple(_parsed(entry, line, place, folder) for line in value)
+    if key == "sbatch":
+        for option in lines:
+            _check_option(option, place)
+    return lines
+
+
+def _parsed(key: ClusterKey, value: object, place: str, folder: Path) -> Any:
+    if type(value) not in (str, *key.kind.in_toml):
+        raise UsageError(f"{place}: {value!r} is not a value for it", key.help)
+    try:
+        parsed = key.kind.parse(str(value), folder)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", error.remedy) from error
+    if parsed in ("", None):
+        raise UsageError(f"{place} is empty", "Fill it in, or remove the line")
+    return parsed
+
+
+def _check_option(option: str, place: str) -> None:
+    """Check that an option of sbatch is one, and not one that radt gives."""
+    if not option.startswith("-"):
+        raise UsageError(
+            f"{place}: {option!r} is not an option of sbatch",
+            'Write such as "--reservation=thesis"',
+        )
+    name = re.split(r"[=\s]", option, maxsplit=1)[0]
+    if name in _OWN_OPTIONS:
+        instead = _OWN_OPTIONS[name]
+        raise UsageError(
+            f"{place}: {name} is radt's to give",
+            f"Use {instead}" if instead else "Remove it",
+        )
+
+
+def _gpus(file: SettingsFile, names: tuple[str, ...], table: object) -> dict[str, str]:
+    """Return the gres types by MIG profile, in lower case and without ``gpu:``."""
+    where = _source(file, *names)
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is not a table", f"Write {file.key(*names)} on its own line")
+    types: dict[str, str] = {}
+    for profile, gres in table.items():
+        match = _GRES.fullmatch(gres) if isinstance(gres, str) else None
+        if match is None:
+            raise UsageError(
+                f"{where}: {profile}: {gres!r} is not a type of GPU",
+                f'Write "{profile}" = "gpu:TYPE"; sinfo -o %G shows the types',
+            )
+        types[profile.lower()] = match[1]
+    return types

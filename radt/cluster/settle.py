@@ -1,0 +1,313 @@
+"""What engine and nodes say of a job, as statuses of its rows, and what becomes of it next.
+
+Pure functions: `settle` is asked again whenever something has changed.
+
+A node's word counts more than the engine's: an attempt that says that it has ended and has run all
+of its rows needs no engine. Only the engine knows why an attempt was asked to end, or why it ended
+without a word. Of several attempts the newest counts; what an earlier one brought to its end stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from radt.cluster.engine import End, JobState, Phase
+from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, AttemptView
+from radt.experiment.columns import QUEUED, parse_repeats, parse_repeats_asked, parse_status
+from radt.experiment.plan import FAILURES
+from radt.experiment.status import RowStatus
+from radt.model import Role, RunStatus
+
+WITHOUT_A_WORD = "the job ended without a word"
+STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
+LOST = "lost"
+#: What ended a job, where its rows did not do it themselves.
+_ENDS: Mapping[End, str] = {
+    End.TIMEOUT: TIME_LIMIT,
+    End.PREEMPTED: PREEMPTED,
+    End.NODE_FAIL: "its node failed",
+    End.BOOT_FAIL: "its node did not start",
+    End.DEADLINE: "the job's deadline",
+    End.CANCELLED: "the job was cancelled",
+}
+#: Ends of jobs that were not preempted, whatever signal they got: they are not submitted again.
+_BY_ORDER = (End.CANCELLED, End.DEADLINE, End.TIMEOUT)
+
+
+class Next(StrEnum):
+    """What becomes of a job."""
+
+    WAIT = "wait"
+    DONE = "done"
+    SUBMIT = "submit again"
+    CANCEL = "cancel"  # it is done, and the engine still has it
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedRow:
+    """A row of a job: when it was submitted, ``done`` of ``asked`` repeats had finished."""
+
+    line: int
+    done: int = 0
+    asked: int = 1
+    letter: str = "a"
+    name: str = ""
+    role: Role = Role.TRAINING
+
+    def text(self, status: str, reason: str = "", before: str = "") -> str:
+        """What its Status cell says; the repeat is the one after those in ``before``."""
+        done = max(self.done, parse_repeats(before))
+        asked = max(self.asked, parse_repeats_asked(before))
+        count = f" {min(done + 1, asked)}/{asked}" if asked > 1 else ""
+        return f"{status}{count}: {reason}" if reason else f"{status}{count}"
+
+    def is_over(self, text: str) -> bool:
+        """Whether a job that says this of the row has nothing left to do with it."""
+        match parse_status(text):
+            case RunStatus.FINISHED:
+                return parse_repeats(text) >= self.asked
+            case RunStatus.SKIPPED:
+                return True
+            case status:
+                return status in FAILURES
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for a word, seconds.
+
+    ``lost_s`` where the engine has forgotten a job and no beat comes; ``outcome_s`` where it says
+    that a job has ended: a network file system shows new files up to a minute later. Of a stopped
+    job, for whose end somebody waits, ``stopped_s``.
+    """
+
+    lost_s: float = 300.0
+    outcome_s: float = 60.0
+    stopped_s: float = 10.0
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What is known of a job.
+
+    ``state`` is None where the engine has no such job any more, or was not asked yet. ``silent_s``
+    is for how long neither the engine's word nor anything of the attempts has changed; 0 while the
+    engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why
+    jobs of the submission were told not to begin, ``stopped`` is why it was stopped. ``log_line``
+    is the last line of the job's log. ``is_forgotten`` is whether the engine has lost the whole
+    array so soon after it was submitted that only a controller without its newest state does so.
+    """
+
+    job_id: str
+    state: JobState | None = None
+    attempts: Sequence[AttemptView] = ()
+    silent_s: float = 0.0
+    submissions: int = 1
+    holds: Collection[str] = ()
+    stopped: str = ""
+    log_line: str = ""
+    is_forgotten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How the rows of a job stand, by line, and what is next.
+
+    ``never_began`` is why the job ended before it ran any row; "" if it did or goes on.
+    """
+
+    next: Next
+    rows: Mapping[int, RowStatus] = field(default_factory=dict)
+    never_began: str = ""
+
+
+def settle(
+    job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience = PATIENCE
+) -> Settlement:
+    """Return how the rows of a job stand and what is next."""
+    return _Case(job, rows, patience).settled()
+
+
+class _Case:
+    def __init__(self, job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience) -> None:
+        self._job = job
+        self._rows = rows
+        self._patience = patience
+        self._newest = job.attempts[-1] if job.attempts else None
+        self._known = _known(job.attempts, rows)
+        self._left = [row for row in rows if not row.is_over(self._text(row))]
+
+    def settled(self) -> Settlement:
+        newest, state = self._newest, self._job.state
+        if newest is not None and newest.ended and not self._left:
+            return self._as_known(Next.DONE)
+        if state is None:
+            return self._unknown()
+        match state.phase:
+            case Phase.QUEUED | Phase.HELD:
+                if len(self._job.attempts) >= MOST_ATTEMPTS:
+                    return self._killed(STARTED_TOO_OFTEN, Next.CANCEL)
+                return self._queued(state.reason or ("held" if state.phase is Phase.HELD else ""))
+            case Phase.RUNNING:
+                return self._running(state.nodes)
+        has_run = newest is not None or bool(state.nodes)
+        patience_s = self._patience.stopped_s if self._job.stopped else self._patience.outcome_s
+        if has_run and self._word is None and self._job.silent_s < patience_s:
+            return self._running(state.nodes)
+        return self._ended(state.end or End.FAILED)
+
+    @property
+    def _word(self) -> AttemptView | None:
+        """The newest attempt if it has said that it ended, and not before the job's last start."""
+        newest = self._newest
+        if newest is None or not newest.ended:
+            return None
+        is_older = newest.start is not None and newest.start.job_id != self._job.job_id
+        return None if is_older else newest
+
+    @property
+    def _may_start_again(self) -> bool:
+        return max(len(self._job.attempts), self._job.submissions) < MOST_ATTEMPTS
+
+    def _unknown(self) -> Settlement:
+        """The engine does not know the job."""
+        if self._word is not None:
+            if self._job.silent_s < self._patience.outcome_s:
+                return self._running("")
+            return self._ended(End.COMPLETED)
+        silent_s = self._job.silent_s
+        if self._job.stopped and silent_s >= self._patience.stopped_s:
+            return self._killed(self._job.stopped)
+        if self._newest is None and self._job.is_forgotten and self._may_start_again:
+            if silent_s >= self._patience.outcome_s:
+                return self._queued("", Next.SUBMIT)
+            return self._as_known(Next.WAIT)
+        if silent_s < self._patience.lost_s:
+            return self._as_known(Next.WAIT)
+        return self._killed(LOST)
+
+    def _ended(self, end: End) -> Settlement:
+        """The job has ended, with rows that have not."""
+        if (word := self._word) is not None:
+            return self._after_its_word(word, end)
+        if self._job.stopped:
+            return self._killed(self._job.stopped)
+        if end is End.OUT_OF_MEMORY:
+            return self._all_left(RunStatus.OOM, "the job's memory")
+        if end in (End.COMPLETED, End.FAILED):
+            line = f": {self._job.log_line}" if self._job.log_line else ""
+            reason = WITHOUT_A_WORD + line
+            never = "" if any(view.statuses for view in self._job.attempts) else reason
+            return self._all_left(RunStatus.FAILED, reason, never_began=never)
+        return self._killed(_ENDS[end])
+
+    def _after_its_word(self, newest: AttemptView, end: End) -> Settlement:
+        """The attempt has said that it ends, and did not run all of its rows to their end."""
+        if newest.reason in self._job.holds:
+            return self._queued("held", Next.SUBMIT)
+        if not newest.statuses and newest.reason not in ("", PREEMPTED, self._job.stopped):
+            return self._all_left(RunStatus.FAILED, newest.reason, never_began=newest.reason)
+        if self._job.stopped:
+            return self._killed(self._job.stopped)
+        if end in _BY_ORDER:
+            return self._killed(_ENDS[end])
+        if newest.reason == PREEMPTED:
+            # Slurm calls a job that ends within its grace completed, and does not requeue it.
+            if self._may_start_again:
+                return self._queued(PREEMPTED, Next.SUBMIT)
+            return self._killed(STARTED_TOO_OFTEN)
+        if not newest.statuses:
+            return self._all_left(RunStatus.FAILED, WITHOUT_A_WORD, never_began=WITHOUT_A_WORD)
+        untouched = [row for row in self._left if row.line not in newest.statuses]
+        if untouched and self._has_progress and self._may_start_again:
+            return self._queued(newest.reason, Next.SUBMIT)  # the rest of a bundle
+        own = {row.line for row in self._left if self._is_killed(row)}
+        reason = newest.reason or _ENDS.get(end, WITHOUT_A_WORD)
+        return self._all_left(RunStatus.KILLED, reason, but=own)
+
+    @property
+    def _has_progress(self) -> bool:
+        """Whether the newest attempt brought a row to its end that no earlier one did."""
+        before = _known(self._job.attempts[:-1], self._rows)
+        assert self._newest is not None
+        return any(
+            row.is_over(self._newest.statuses[row.line].text)
+            for row in self._rows
+            if row.line in self._newest.statuses
+            and not (row.line in before and row.is_over(before[row.line].text))
+        )
+
+    # Answers --------------------------------------------------------------------------------------
+
+    def _as_known(self, after: Next) -> Settlement:
+        return Settlement(after, self._known)
+
+    def _queued(self, reason: str, after: Next = Next.WAIT) -> Settlement:
+        job_id = "" if after is Next.SUBMIT else self._job.job_id
+        return self._all_left(QUEUED, " ".join(filter(None, (job_id, reason))), after)
+
+    def _running(self, nodes: str) -> Settlement:
+        start = self._newest.start if self._newest is not None else None
+        where = nodes or (start.host if start is not None else "")
+        rows = dict(self._known)
+        for row in self._left:
+            status = parse_status(self._text(row))
+            # Why its runs were killed is only known once the engine has said how the job ended.
+            if status is RunStatus.RUNNING or (self._word and status is RunStatus.KILLED):
+                rows[row.line] = self._row(row, RunStatus.RUNNING, where)
+            elif status in (None, RunStatus.SCHEDULED):
+                waits = " ".join(filter(None, (self._job.job_id, where)))
+                rows[row.line] = self._row(row, QUEUED, waits)
+        return Settlement(Next.WAIT, rows)
+
+    def _killed(self, reason: str, after: Next = Next.DONE) -> Settlement:
+        return self._all_left(RunStatus.KILLED, reason, after)
+
+    def _all_left(
+        self,
+        status: str,
+        reason: str,
+        after: Next = Next.DONE,
+        *,
+        but: frozenset[int] | set[int] = frozenset(),
+        never_began: str = "",
+    ) -> Settlement:
+        """Say this of all rows that have not come to their end."""
+        reason, never_began = " ".join(reason.split()), " ".join(never_began.split())
+        rows = dict(self._known)
+        for row in self._left:
+            if row.line not in but:
+                rows[row.line] = self._row(row, status, reason)
+        return Settlement(after, rows, never_began)
+
+    def _row(self, row: SubmittedRow, status: str, reason: str) -> RowStatus:
+        known = self._known.get(row.line)
+        return RowStatus(
+            row.text(status, reason, self._text(row)), None if known is None else known.run_id
+        )
+
+    def _text(self, row: SubmittedRow) -> str:
+        known = self._known.get(row.line)
+        return "" if known is None else known.text
+
+    def _is_killed(self, row: SubmittedRow) -> bool:
+        return parse_status(self._text(row)) is RunStatus.KILLED
+
+
+def _known(
+    attempts: Sequence[AttemptView], rows: Sequence[SubmittedRow]
+) -> Mapping[int, RowStatus]:
+    """What the attempts say of rows; of earlier attempts only what came to its end."""
+    known: dict[int, RowStatus] = {}
+    for row in rows:
+        for view in reversed(attempts):
+            status = view.statuses.get(row.line)
+            if status is not None and (view is attempts[-1] or row.is_over(status.text)):
+                known[row.line] = status
+                break
+    return known

@@ -1,0 +1,112 @@
+"""What the rows of a workload ask of a cluster: the columns Nodes, Gpus, Partition and so on.
+
+A machine of one's own has them anyway, so without ``--on`` they are checked and mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from radt.errors import UsageError
+from radt.experiment.columns import parse_timeout
+from radt.units import parse_memory_bytes
+
+_GPUS = re.compile(r"(?:(\d{1,4})(?:\s*[×xX*:]\s*(?=[A-Za-z])|$))?([A-Za-z][\w.-]*)?", re.ASCII)
+_DAYS = re.compile(r"(\d{1,3})-(\d{1,2}):([0-5]\d):([0-5]\d)", re.ASCII)
+_MOST_NODES = 9999
+_YES = frozenset({"yes", "true", "on", "1"})
+_NO = frozenset({"no", "false", "off", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """GPUs of a node: how many, None for as many as Devices names; and their type, "" for any."""
+
+    count: int | None = None
+    kind: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> GpuRequest:
+        """Parse a Gpus cell: ``a100``, ``2×a100``, ``2*a100``, ``2``, or nothing.
+
+        Raises:
+            UsageError: The text is none of these.
+        """
+        match = _GPUS.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(
+                f"{text.strip()!r} is not a number or type of GPUs",
+                "Write a100, 2×a100 or 2*a100, or 2 for two of any type",
+            )
+        return cls(None if match[1] is None else int(match[1]), match[2] or "")
+
+    def __str__(self) -> str:
+        if self.count is None:
+            return self.kind
+        return f"{self.count}×{self.kind}" if self.kind else str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a row asks of a cluster; ``None`` and "" where it says nothing.
+
+    ``time_s`` is for one repeat, set-up included; ``memory_bytes`` is of a node.
+    """
+
+    nodes: int | None = None
+    gpus: GpuRequest = GpuRequest()
+    partition: str = ""
+    exclusive: bool | None = None
+    memory_bytes: int | None = None
+    time_s: float | None = None
+
+
+def parse_nodes(text: str) -> int | None:
+    """Parse a Nodes cell: a number of at least 1, None if empty.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    given = text.strip()
+    if not given:
+        return None
+    if not (given.isascii() and given.isdigit()) or not 1 <= int(given) <= _MOST_NODES:
+        raise UsageError(f"expected a number of nodes, got {given!r}", "Write 1, or leave it empty")
+    return int(given)
+
+
+def parse_exclusive(text: str) -> bool | None:
+    """Parse an Exclusive cell: yes or no, None if empty.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    given = text.strip().lower()
+    if given in _YES or given in _NO:
+        return given in _YES
+    if given:
+        raise UsageError(f"expected yes or no, got {text.strip()!r}", "Write yes or no")
+    return None
+
+
+def parse_memory(text: str) -> int | None:
+    """Parse a Memory cell to bytes, None if empty.
+
+    Raises:
+        UsageError: It is not an amount of memory.
+    """
+    return parse_memory_bytes(text) if text.strip() else None
+
+
+def parse_time(text: str) -> float | None:
+    """Parse a Time cell to seconds, None if empty: as Timeout, or with days as Slurm writes them.
+
+    Raises:
+        UsageError: It is not a length of time.
+    """
+    match = _DAYS.fullmatch(text.strip())
+    if match is None:
+        return parse_timeout(text)
+    days, hours, minutes, seconds = map(int, match.groups())
+    return parse_timeout(str(((days * 24 + hours) * 60 + minutes) * 60 + seconds))

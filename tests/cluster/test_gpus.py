@@ -1,0 +1,141 @@
+"""Which GPUs of a node a job has, as Slurm and the driver say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from radt.cluster.gpus import allocated_machine
+from radt.collocation.inventory import read_inventory
+from radt.errors import DeviceError, UsageError
+from radt.experiment.devices import Devices
+from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_here, nvml_library, plain_gpu
+from tests.support.servers import slurm_cluster
+from tests.support.waiting import wait_until
+
+__all__ = ["nvml", "nvml_here", "nvml_library"]
+
+#: Four GPUs whose device files are numbered otherwise than NVML's indices.
+SHUFFLED = (
+    "count 4",
+    *(plain_gpu(index) for index in range(4)),
+    *(f"minor {index} {minor}" for index, minor in enumerate((2, 3, 0, 1))),
+)
+
+
+def test_a_job_that_is_shown_its_gpus_only_has_all_of_them(nvml_here: FakeNvml) -> None:
+    nvml_here.configure("count 1", plain_gpu(0), "minor 0 3")
+    machine = allocated_machine({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"})
+    assert [gpu.uuid for gpu in machine.gpus] == ["GPU-fake-0"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "uuids"),
+    [
+        ({"SLURM_JOB_GPUS": "1,3"}, ["GPU-fake-3", "GPU-fake-1"]),
+        ({"SLURM_STEP_GPUS": "0", "SLURM_JOB_GPUS": "0,1"}, ["GPU-fake-2"]),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, ["GPU-fake-0"]),
+        ({"SLURM_JOB_GPUS": "0,1,2,3"}, [f"GPU-fake-{index}" for index in range(4)]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-fake-2,GPU-fake-0"}, ["GPU-fake-2", "GPU-fake-0"]),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, []),
+        ({}, []),
+    ],
+)
+def test_where_all_gpus_are_shown_slurms_numbers_say_which(
+    nvml_here: FakeNvml, environ: Mapping[str, str], uuids: list[str]
+) -> None:
+    nvml_here.configure(*SHUFFLED)
+    machine = allocated_machine(environ)
+    assert [gpu.uuid for gpu in machine.gpus] == uuids
+    assert len(machine.gpus) + len(machine.hidden) == 4
+    assert bool(machine.no_gpu_reason) == (not uuids)
+
+
+def test_devices_are_places_among_the_jobs_gpus(nvml_here: FakeNvml) -> None:
+    nvml_here.configure(*SHUFFLED)
+    machine = allocated_machine({"SLURM_JOB_GPUS": "1,3"})
+    assert Devices.parse("", machine) == Devices((3,))
+    assert Devices.parse("1", machine) == Devices((1,))
+    both = Devices.parse("0+1", machine)
+    assert both.cuda_visible_devices(machine) == "GPU-fake-3,GPU-fake-1"
+    with pytest.raises(UsageError, match="GPU 2: the job has 2 GPUs"):
+        Devices.parse("2", machine)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "cause"),
+    [("0,1,2,3,4", "given 5 GPUs, and the node's driver shows 4"), ("0,9", "not show GPU 9")],
+)
+def test_what_the_driver_does_not_show_is_an_error(
+    nvml_here: FakeNvml, numbers: str, cause: str
+) -> None:
+    nvml_here.configure(*SHUFFLED)
+    with pytest.raises(DeviceError, match=cause):
+        allocated_machine({"SLURM_JOB_GPUS": numbers})
+
+
+@pytest.mark.parametrize(
+    "variable", ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
+)
+def test_a_daemon_of_the_site_is_refused(nvml_here: FakeNvml, variable: str) -> None:
+    with pytest.raises(DeviceError, match=f"{variable}=50.*whole GPUs"):
+        allocated_machine({variable: "50", "SLURM_JOB_GPUS": "0"})
+
+
+def test_mig_devices_of_the_job_are_used_as_they_are(
+    nvml_here: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml_here.configure(
+        "count 2", plain_gpu(0), mig_gpu(1), "existing 1 9 4 3", "existing 1 19 0 1"
+    )
+    uuids = {
+        instance.profile: instance.computes[0].uuid
+        for gpu in read_inventory().gpus
+        if gpu.mig is not None
+        for instance in gpu.mig.instances
+    }
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuids["3g.20gb"])
+    machine = allocated_machine()
+    assert [gpu.index for gpu in machine.gpus] == [1]
+    gpu = read_inventory().gpu(1)
+    assert gpu is not None and gpu.mig is not None
+    assert [instance.profile for instance in gpu.mig.instances] == ["3g.20gb"]
+    assert not gpu.mig.may_create
+
+
+_ASK = """\
+from radt.cluster.gpus import allocated_machine
+from radt.experiment.devices import Devices
+machine = allocated_machine()
+print(Devices.parse("0", machine).cuda_visible_devices(machine), len(machine.gpus))
+"""
+
+
+def test_two_jobs_on_a_node_have_other_gpus(nvml: FakeNvml, tmp_path: Path) -> None:
+    nvml.configure("count 2", plain_gpu(0), plain_gpu(1), "minor 0 1", "minor 1 0")
+    ask = tmp_path / "ask.py"
+    ask.write_text(_ASK)
+    variables = " ".join(f"{name}={value}" for name, value in nvml.variables().items())
+    # Each waits for the other, so that they are there at the same time.
+    script = f"""#!/bin/sh
+cd {tmp_path}
+srun --ntasks=1 env {variables} {sys.executable} {ask} >answer.$SLURM_ARRAY_TASK_ID
+echo "$SLURM_JOB_GPUS" >numbers.$SLURM_ARRAY_TASK_ID
+until [ -e numbers.0 ] && [ -e numbers.1 ]; do sleep 0.05; done
+touch done.$SLURM_ARRAY_TASK_ID
+"""
+    with slurm_cluster(1, 2) as slurm:
+        output = f"--output={tmp_path}/output.%a"
+        slurm.run("sbatch", "--array=0-1", "--gres=gpu:1", output, script=script)
+        for index in range(2):
+            wait_until((tmp_path / f"done.{index}").exists, f"job {index}")
+    answers = {
+        (tmp_path / f"numbers.{index}").read_text().strip(): (
+            (tmp_path / f"answer.{index}").read_text().split()
+        )
+        for index in range(2)
+    }
+    assert answers == {"0": ["GPU-fake-1", "1"], "1": ["GPU-fake-0", "1"]}

@@ -1,0 +1,258 @@
+"""Experiments on a real Slurm of three nodes, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from radt.experiment.source import ExperimentFile
+from radt.home import Home
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.tags import CLUSTER_NODE
+from tests.support.servers import slurm_cluster
+from tests.support.slurm import Slurm
+from tests.support.waiting import wait_until
+
+#: Says that it runs, and goes on until it may end.
+_TRAIN = """\
+import sys, time
+from pathlib import Path
+import radt
+
+folder = Path(__file__).parent
+with radt.Run() as run:
+    for epoch in run.epochs(2):
+        run.log_metrics({"loss": 1.0 / (epoch + 1)}, step=epoch)
+    print("trains", flush=True)
+    (folder / f"started.{run.id}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    (folder / f"ended.{run.id}").touch()
+"""
+_SETTINGS = """\
+on = "slurm"
+[cluster]
+folder = "{folder}"
+time = "20min"
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    # As sites have it: time enough for a job to end by itself.
+    with slurm_cluster(3, 2, settings={"KillWait": "30"}) as cluster:
+        yield cluster
+
+
+@dataclass
+class Study:
+    """An experiment in a folder, and radt called on it."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    slurm: Slurm
+    followers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "study.csv"
+
+    def write(self, workloads: Mapping[str, int], memory: Mapping[str, str] | None = None) -> None:
+        """Write a file of workloads with so many rows each; ``memory`` makes other shapes."""
+        lines = ["Workload,Status,Run,Devices,Memory,Listeners,File"]
+        for label, rows in workloads.items():
+            lines += [f"{label},,,cpu,{(memory or {}).get(label, '')},,train.py"] * rows
+        self.file.write_text("".join(f"{line}\n" for line in lines))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start radt in the background."""
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "radt", *arguments],
+            env=self.environ,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.followers.append(follower)
+        return follower
+
+    def radt(self, *arguments: str, code: int = 0) -> str:
+        """Run radt to its end and return what it prints."""
+        output, _ = (process := self.start(*arguments)).communicate()
+        assert process.returncode == code, output
+        return output
+
+    def statuses(self) -> list[str]:
+        table = ExperimentFile.read(self.file).table
+        return [record.cells[1].value for record in table.rows]
+
+    def go(self) -> None:
+        """Let all runs end."""
+        (self.folder / "go").touch()
+
+    def started(self) -> int:
+        return len(list(self.folder.glob("started.*")))
+
+    def queue(self) -> list[str]:
+        """All jobs that the cluster has, which have not ended."""
+        answer = self.slurm.run("squeue", "--noheader", "--array", "--format=%F_%K %T")
+        return answer.splitlines()
+
+    def finished_once(self, workloads: Mapping[str, int]) -> None:
+        """Each row has finished once, in the file and in the store, and nothing is left."""
+        assert self.statuses() == ["FINISHED"] * sum(workloads.values())
+        with StoreReader(Home(Path(self.environ["RADT_HOME"])).store_path) as reader:
+            runs = [run for run in reader.runs() if run.status is RunStatus.FINISHED]
+            labels = {record.workload_id: record.label for record in reader.workloads()}
+            assert Counter(labels[run.workload_id] for run in runs) == Counter(workloads)
+            assert {len(reader.ledger([run.run_id])) > 0 for run in runs} == {True}
+            tags = reader.tags_of([run.run_id for run in runs])
+            for workload_id in labels:
+                nodes = {
+                    tags[run.run_id][CLUSTER_NODE] for run in runs if run.workload_id == workload_id
+                }
+                assert len(nodes) <= 1  # all rows of a workload were on one node
+        assert self.queue() == []
+        assert [pid for name in self.slurm.nodes for pid in self.slurm.job_processes(name)] == []
+
+
+@pytest.fixture
+def study(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "train.py").write_text(_TRAIN)
+    (folder / "radt.toml").write_text(_SETTINGS.format(folder=tmp_path / "shared"))
+    environ = {**os.environ, **slurm.environ, "RADT_TRACKING_URI": "none", "COLUMNS": "80"}
+    environ["RADT_CLUSTER_POLL_S"] = "2"
+    study = Study(folder, environ, slurm)
+    yield study
+    study.go()
+    for follower in study.followers:
+        follower.kill()
+        follower.wait()
+        assert follower.stdout is not None
+        follower.stdout.close()
+    slurm.run("scancel", "--quiet", f"--user={os.getuid()}")
+    wait_until(lambda: study.queue() == [], "an empty queue")
+    slurm.wait_idle()
+
+
+WORKLOADS = {"solo": 1, "pair": 2, "three": 3, "big": 1}
+MEMORY = {"big": "2G"}
+
+
+def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
+    study.write(WORKLOADS, MEMORY)
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 7, "all rows to run at once")
+    assert len({job.partition("_")[0] for job in study.queue()}) == 2  # an array a shape
+    wait_until(
+        lambda: all(re.fullmatch(r"RUNNING: node\d", text) for text in study.statuses()),
+        "statuses with nodes",
+    )
+    shown = study.radt("status", "study.csv")
+    assert "4 jobs run on" in shown
+    document = json.loads(study.radt("status", "study.csv", "--json"))
+    assert len(document["submissions"][0]["running"]) == 4
+    study.go()
+    output, _ = follower.communicate()
+    assert follower.returncode == 0, output
+    for label in WORKLOADS:
+        assert re.search(rf"\d/4  {label} +\d runs? +✔", output)
+    assert "7 runs FINISHED" in output
+    study.finished_once(WORKLOADS)
+    assert "7 rows done" in study.radt("study.csv")  # nothing is left to submit
+
+
+def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:
+    study.write(WORKLOADS, MEMORY)
+    study.go()
+    chance = random.Random(3)
+    for _ in range(4):
+        follower = study.start("study.csv")
+        try:
+            follower.communicate(timeout=chance.uniform(0.5, 6.0))
+        except subprocess.TimeoutExpired:
+            follower.kill()
+            follower.communicate()
+    study.radt("study.csv")
+    study.finished_once(WORKLOADS)
+    assert len(list(study.folder.glob("ended.*"))) == 7
+
+
+def test_ctrl_c_ends_the_looking_and_stop_cancels(study: Study) -> None:
+    study.write({"solo": 1, "pair": 2})
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 3, "the rows to run")
+    follower.send_signal(signal.SIGINT)
+    output, _ = follower.communicate()
+    assert "the jobs go on" in output
+    assert follower.returncode == 130
+    assert len(study.queue()) == 2
+    refusal = study.radt("study.csv", "--on", "local", code=2)
+    assert "was submitted to slurm" in refusal
+    study.radt("stop", "study.csv")
+    assert set(study.statuses()) == {"KILLED: stopped by the user"}
+    assert study.queue() == []
+    assert len(list(study.folder.glob("ended.*"))) == 0
+    study.go()
+    study.radt("study.csv")  # resumes
+    study.finished_once({"solo": 1, "pair": 2})
+
+
+def test_one_task_is_cancelled_and_runs_with_the_next_start(study: Study) -> None:
+    study.write({"solo": 1, "pair": 2})
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 3, "the rows to run")
+    task = next(line.split()[0] for line in study.queue() if line.split()[0].endswith("_0"))
+    study.slurm.run("scancel", task)
+    wait_until(lambda: study.statuses()[0].startswith("KILLED"), "the status of the task")
+    assert study.statuses()[0] == "KILLED: the job was cancelled"
+    study.go()
+    output, _ = follower.communicate()
+    assert follower.returncode == 1, output
+    assert study.statuses()[1:] == ["FINISHED"] * 2
+    study.radt("study.csv")
+    study.finished_once({"solo": 1, "pair": 2})
+
+
+def test_a_detached_follower_is_attached_to(study: Study) -> None:
+    study.write({"solo": 1})
+    assert "runs in the background" in study.radt("study.csv", "--detach")
+    wait_until(lambda: study.started() == 1, "the row to run")
+    attached = study.start("attach", "study.csv")
+    study.go()
+    output, _ = attached.communicate()
+    assert attached.returncode == 0, output
+    wait_until(lambda: study.statuses() == ["FINISHED"], "the status")
+
+
+def test_no_slurm_here(study: Study) -> None:
+    study.write({"solo": 1})
+    study.environ = {**study.environ, "PATH": str(study.folder)}
+    before = study.file.read_text()
+    output = study.radt("study.csv", code=1)
+    assert len(output.strip().splitlines()) <= 3, output
+    assert study.file.read_text() == before
+    assert not (study.folder.parent / "shared" / "submissions").exists()
+
+
+def test_a_folder_that_cannot_be_written(study: Study) -> None:
+    study.write({"solo": 1})
+    (study.folder.parent / "shared").write_text("a file in its place")
+    output = study.radt("study.csv", code=1)
+    assert "Set folder in [cluster]" in output
+    assert study.queue() == []

@@ -1,0 +1,127 @@
+"""The shared folder of a submission: what its files say, and who gets which."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from radt.cluster.shape import JobArray, Shape, WorkloadKey
+from radt.cluster.spool import (
+    Attempt,
+    JobKey,
+    Spool,
+    Start,
+    Submission,
+    open_submissions,
+)
+from radt.errors import ClusterError
+from radt.experiment.status import RowStatus
+
+JOB = JobKey(1, 17)
+KEYS = (WorkloadKey("a, b", "1"), WorkloadKey("ü", "x/y"))
+SUBMISSION = Submission(
+    *("20261125-120000-abcd", "slurm", "/shared/study.csv", "login", "me", "2.0", "/venv/python"),
+    (
+        JobArray(Shape(gpus=2, gpu_type="a100", time_s=60.0), (KEYS,)),
+        JobArray(Shape(), tuple((key,) for key in KEYS)),
+    ),
+    {"repeat": 3, "only": ["1"]},
+    {"RADT_STORE_URI": "postgresql://db/radt"},
+)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool.create(tmp_path, SUBMISSION, b"Experiment,File\n")
+
+
+@pytest.fixture
+def attempt(spool: Spool) -> Attempt:
+    return spool.claim(JOB)
+
+
+def test_a_submission_is_read_as_it_was_written(spool: Spool) -> None:
+    again = Spool(spool.path)
+    assert again.submission == SUBMISSION
+    assert again.experiment_csv.read_bytes() == b"Experiment,File\n"
+    assert again.submission.workloads(JobKey(0, 0)) == KEYS
+    assert list(again.submission.jobs) == [JobKey(0, 0), JobKey(1, 0), JobKey(1, 1)]
+    assert again.submission.is_direct
+    assert spool.path.stat().st_mode & 0o077 == 0
+    with pytest.raises(ClusterError, match="no submission that this radt can read"):
+        Spool(spool.path / "arrays")
+
+
+def test_many_at_once_get_attempts_of_their_own(spool: Spool) -> None:
+    numbers: list[int] = []
+    together = threading.Barrier(8)
+
+    def claim() -> None:
+        together.wait()
+        numbers.extend(spool.claim(JOB).number for _ in range(5))
+
+    threads = [threading.Thread(target=claim) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers) == list(range(1, 41))
+    assert spool.last_attempt(JOB) == 40
+    assert spool.last_attempt(JobKey(0, 0)) == 0
+
+
+def test_an_attempt_is_seen_as_it_says(attempt: Attempt) -> None:
+    first = attempt.view()
+    assert (first.number, first.start, first.beats, first.kept) == (1, None, 0, None)
+    start = Start("gpu-07", "1234_7", 42, "2.0", 1)
+    attempt.begin(start)
+    for _ in range(3):
+        attempt.beat()
+    assert attempt.view().beats == 3
+    attempt.put_statuses({2: RowStatus("RUNNING", "r1")})
+    rows = {2: RowStatus("FINISHED", "r1"), 10: RowStatus("SKIPPED: x, \u201cy\u201d")}
+    attempt.put_statuses(rows, ended=True, reason="preempted", kept=["r1", "r0"])
+    seen = attempt.view()
+    assert (seen.start, seen.statuses) == (start, rows)
+    assert (seen.ended, seen.reason, seen.kept) == (True, "preempted", {"r0", "r1"})
+    names = sorted(path.name for path in attempt.path.iterdir())
+    assert names == ["start.json", "statuses.2.json"], "it beats no more"
+
+
+def test_what_could_not_be_written_is_written_by_the_next_call(attempt: Attempt) -> None:
+    attempt.beat()
+    attempt.put_statuses({2: RowStatus("RUNNING", "r1")})
+    away = attempt.path.with_name("away")
+    attempt.path.rename(away)
+    for call in (attempt.beat, lambda: attempt.put_statuses({2: RowStatus("FINISHED", "r1")})):
+        with pytest.raises(OSError, match="No such file"):
+            call()
+    away.rename(attempt.path)
+    attempt.beat()
+    attempt.put_statuses({2: RowStatus("FINISHED", "r1")})
+    assert attempt.view().beats == 2
+    assert attempt.view().statuses == {2: RowStatus("FINISHED", "r1")}
+    assert len(list(attempt.path.glob("statuses.*"))) == 1
+
+
+def test_the_second_unfit_node_holds_the_rest(spool: Spool) -> None:
+    spool.unfit("no radt on gpu-01")
+    assert spool.held == ""
+    spool.unfit("no radt on gpu-02")
+    spool.unfit("no radt on gpu-03")
+    assert spool.held == "two jobs could not begin: no radt on gpu-02"
+    spool.release()
+    assert spool.held == ""
+    spool.unfit("no radt on gpu-04")
+    assert spool.held == ""
+
+
+def test_open_submissions_are_found_by_their_file(spool: Spool, tmp_path: Path) -> None:
+    file = Path(SUBMISSION.file)
+    assert [one.path for one in open_submissions(tmp_path, file)] == [spool.path]
+    assert open_submissions(tmp_path, file.with_name("other.csv")) == []
+    spool.close()
+    assert spool.is_closed
+    assert open_submissions(tmp_path, file) == []
