@@ -45,9 +45,6 @@ START = "radt.start"
 REPEAT = "radt.repeat"
 #: The name that the repeats of a workload share.
 SERIES = "radt.series"
-
-#: The kind of machine that a node of a cluster is: other nodes of it may have its baselines.
-HARDWARE = "radt.hardware"
 #: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and which start of it.
 CLUSTER_SUBMISSION = "radt.cluster.submission"
 CLUSTER_JOB = "radt.cluster.job"
@@ -55,6 +52,8 @@ CLUSTER_ATTEMPT = "radt.cluster.attempt"
 #: The engine's id of that job, such as ``1234_7``, and its name of the node.
 CLUSTER_JOB_ID = "radt.cluster.job_id"
 CLUSTER_NODE = "radt.cluster.node"
+#: The kind of machine that the node is: other nodes of it may have the run's baseline.
+CLUSTER_HARDWARE = "radt.cluster.hardware"
 #: The attempt that took the place of the run's: the run counts for nothing.
 CLUSTER_SUPERSEDED = "radt.cluster.superseded"
 

@@ -22,7 +22,7 @@ from radt.errors import DeviceError
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SummaryRecord
-from radt.tags import CPU_COUNT, GPUS, HARDWARE
+from radt.tags import CLUSTER_HARDWARE, CPU_COUNT, GPUS
 
 #: A CUDA context and the kernels loaded into it, which PyTorch's allocator does not count, and
 #: which MPS has once more for its server. An allowance, not a measurement: they take a few hundred
@@ -114,7 +114,7 @@ def read_facts(
     hosts: dict[str, HostFacts] = {}
     devices: dict[tuple[str, str], DeviceFacts] = {}
     # Nodes of a cluster with the same hardware are one machine (`BaselineKey`).
-    machine = {run.run_id: tags.get(run.run_id, {}).get(HARDWARE, run.host) for run in runs}
+    machine = {run.run_id: tags.get(run.run_id, {}).get(CLUSTER_HARDWARE, run.host) for run in runs}
     for host in dict.fromkeys(machine.values()):
         host_runs = [run for run in runs if machine[run.run_id] == host]
         host_tags = [tags.get(run.run_id, {}) for run in host_runs]

@@ -26,7 +26,7 @@ from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.recording import Epochs, RunRecording
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
-from radt.tags import HARDWARE
+from radt.tags import CLUSTER_HARDWARE
 
 
 class BaselineKey(NamedTuple):
@@ -47,7 +47,7 @@ def keys_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    hardware = reader.tagged(HARDWARE, runs[0].experiment) if runs else {}
+    hardware = reader.tagged(CLUSTER_HARDWARE, runs[0].experiment) if runs else {}
     return {
         run.run_id: BaselineKey(
             params.get(run.run_id, {}).get("File", ""),

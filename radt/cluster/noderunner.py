@@ -61,11 +61,11 @@ from radt.runner.schedule import Schedule
 from radt.runner.start import print_header
 from radt.tags import (
     CLUSTER_ATTEMPT,
+    CLUSTER_HARDWARE,
     CLUSTER_JOB,
     CLUSTER_JOB_ID,
     CLUSTER_NODE,
     CLUSTER_SUBMISSION,
-    HARDWARE,
 )
 
 #: Where MLflow keeps the artifacts of new experiments of a database.
@@ -293,7 +293,7 @@ class NodeRunner:
             CLUSTER_JOB: str(self._job),
             CLUSTER_ATTEMPT: str(attempt.number),
             CLUSTER_NODE: node_name(),
-            HARDWARE: read_hardware().kind,
+            CLUSTER_HARDWARE: read_hardware().kind,
         }
         return tags | ({CLUSTER_JOB_ID: job_id} if (job_id := engine_job_id()) else {})
 

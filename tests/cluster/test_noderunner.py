@@ -16,9 +16,16 @@ from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, JobKey, Sta
 from radt.collector.client import CollectorClient
 from radt.experiment.status import RowStatus
 from radt.home import Home
+from radt.inventory import read_hardware
 from radt.model import SOFTWARE, RunStatus
 from radt.store.reader import StoreReader
-from radt.tags import CLUSTER_ATTEMPT, CLUSTER_JOB_ID, CLUSTER_NODE, CLUSTER_SUPERSEDED
+from radt.tags import (
+    CLUSTER_ATTEMPT,
+    CLUSTER_HARDWARE,
+    CLUSTER_JOB_ID,
+    CLUSTER_NODE,
+    CLUSTER_SUPERSEDED,
+)
 from tests.cluster.node_kit import JOB, TRAIN, Nodes, collectors_of, nodes_in, texts, view
 from tests.support.bench import bench_in, stop_collectors
 from tests.support.disk import SmallDisk, small_disk  # noqa: F401 - a fixture
@@ -117,6 +124,7 @@ def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: 
         for run in reader.runs():
             tags = reader.tags(run.run_id)
             assert tags[CLUSTER_NODE] == "node1"
+            assert tags[CLUSTER_HARDWARE] == read_hardware().kind
             assert (tags[CLUSTER_JOB_ID], tags[CLUSTER_ATTEMPT]) == ("1234_0", "1")
             assert run.spool == str(nodes.home.run_dir(run.run_id).path)
     assert "done with lr 0.5" in nodes.log(spool)

@@ -16,7 +16,7 @@ from radt.model import RunStatus
 from radt.render.report import energy_table, summary_table
 from radt.render.terminal import table_lines
 from radt.store.locate import Places, Readers, View, open_reader_with
-from radt.tags import HARDWARE, PROFILED, PROFILED_BESIDE
+from radt.tags import CLUSTER_HARDWARE, PROFILED, PROFILED_BESIDE
 from tests.report.test_summary import Study
 
 NOWHERE = "postgresql://me:secret@127.0.0.1:1/radt"
@@ -90,7 +90,7 @@ def test_machines_are_not_compared_with_each_other(home: Path) -> None:
 
 def test_nodes_with_the_same_hardware_are_compared_and_it_is_said(home: Path) -> None:
     study = Study(home / "radt.db")
-    large, small = {HARDWARE: "64 CPUs, 512 GB"}, {HARDWARE: "8 CPUs, 32 GB"}
+    large, small = {CLUSTER_HARDWARE: "64 CPUs, 512 GB"}, {CLUSTER_HARDWARE: "8 CPUs, 32 GB"}
     for host, seconds in (("gpu-01", 2.0), ("gpu-02", 2.2)):
         study.run("solo", "a", [1.0, seconds], workload_id=f"s{host}", host=host, tags=large)
     for host, seconds, tags in (("gpu-01", 6.0, large), ("gpu-03", 6.3, large), ("s", 9.0, small)):

@@ -26,7 +26,7 @@ from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord
-from radt.tags import HARDWARE
+from radt.tags import CLUSTER_HARDWARE
 
 #: The limit on drawn runs; the page says how many are left out.
 MAX_RUNS = 64
@@ -238,7 +238,7 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
         for run in subject.workload.trained
         if run.record.status in (RunStatus.FINISHED, RunStatus.RUNNING)
     ]
-    hardware = reader.tagged(HARDWARE, subject.workload.record.experiment)
+    hardware = reader.tagged(CLUSTER_HARDWARE, subject.workload.record.experiment)
     candidates = _candidates(subject, compared, hardware)
     if not candidates:
         return {}
