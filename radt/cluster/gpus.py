@@ -22,20 +22,32 @@ _UUIDS = ("GPU-", "MIG-")
 _MPS_VARIABLES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 
 
-def allocated_machine(environ: Mapping[str, str] = os.environ) -> Machine:
+def allocated_machine(asked: int, environ: Mapping[str, str] = os.environ) -> Machine:
     """Return what runs of this job can use; Devices cells name places among its GPUs.
 
+    Args:
+        asked: GPUs that the job has asked for on this node. With 0 it uses none, and the driver is
+            not asked: a job that has a node for itself is given its GPUs, too.
+        environ: Of the job.
+
     Raises:
-        DeviceError: The driver does not show the GPUs that the job was given, or the site has set
-            up MPS for it.
+        DeviceError: The job was given fewer GPUs, or the driver does not show them, or the site has
+            set up MPS for the job.
     """
+    cpus = frozenset(os.sched_getaffinity(0))
+    if asked == 0:
+        reason = "the job has asked for none"
+        return Machine(len(cpus), no_gpu_reason=reason, cpus=cpus, by_place=True)
     _refuse_mps(environ)
     listed = list_gpus()
     gpus = _allocated(listed.gpus, listed.reason, environ)
-    cpus = frozenset(os.sched_getaffinity(0))
+    if not gpus:
+        raise DeviceError(
+            f"the job has asked for {plural(asked, 'GPU')}, and Slurm has given it none",
+            "Tell the cluster's administrators: gres.conf has no device files",
+        )
     hidden = tuple(gpu for gpu in listed.gpus if gpu not in gpus)
-    reason = "" if gpus else "the job was given no GPU"
-    return Machine(len(cpus), gpus, hidden, reason, cpus, by_place=True)
+    return Machine(len(cpus), gpus, hidden, cpus=cpus, by_place=True)
 
 
 def _allocated(gpus: Sequence[Gpu], reason: str, environ: Mapping[str, str]) -> tuple[Gpu, ...]:

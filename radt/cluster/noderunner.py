@@ -139,7 +139,7 @@ class NodeRunner:
         problem = ""
         try:
             self._check()
-            machine = allocated_machine()
+            machine = allocated_machine(self._submission.arrays[self._job.array].shape.gpus)
             plan = planned(self._spool, self._job, machine, carried)
             pending = pending_workloads(plan, options_of(self._submission))
         except RadtError as error:

@@ -28,7 +28,7 @@ SHUFFLED = (
 
 def test_a_job_that_is_shown_its_gpus_only_has_all_of_them(nvml_here: FakeNvml) -> None:
     nvml_here.configure("count 1", plain_gpu(0), "minor 0 3")
-    machine = allocated_machine({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"})
+    machine = allocated_machine(1, {"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"})
     assert [gpu.uuid for gpu in machine.gpus] == ["GPU-fake-0"]
 
 
@@ -40,23 +40,36 @@ def test_a_job_that_is_shown_its_gpus_only_has_all_of_them(nvml_here: FakeNvml) 
         ({"CUDA_VISIBLE_DEVICES": "2"}, ["GPU-fake-0"]),
         ({"SLURM_JOB_GPUS": "0,1,2,3"}, [f"GPU-fake-{index}" for index in range(4)]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-fake-2,GPU-fake-0"}, ["GPU-fake-2", "GPU-fake-0"]),
-        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, []),
-        ({}, []),
     ],
 )
 def test_where_all_gpus_are_shown_slurms_numbers_say_which(
     nvml_here: FakeNvml, environ: Mapping[str, str], uuids: list[str]
 ) -> None:
     nvml_here.configure(*SHUFFLED)
-    machine = allocated_machine(environ)
+    machine = allocated_machine(1, environ)
     assert [gpu.uuid for gpu in machine.gpus] == uuids
     assert len(machine.gpus) + len(machine.hidden) == 4
-    assert bool(machine.no_gpu_reason) == (not uuids)
+
+
+@pytest.mark.parametrize("environ", [{"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {}])
+def test_a_job_without_the_gpus_that_it_asked_for_does_not_run(
+    nvml_here: FakeNvml, environ: Mapping[str, str]
+) -> None:
+    with pytest.raises(DeviceError, match="asked for 2 GPUs, and Slurm has given it none"):
+        allocated_machine(2, environ)
+
+
+def test_a_job_that_asked_for_no_gpu_uses_none(nvml_here: FakeNvml) -> None:
+    nvml_here.configure("count 0")
+    machine = allocated_machine(0, {"SLURM_JOB_GPUS": "0,1", "CUDA_MPS_PIPE_DIRECTORY": "/x"})
+    assert machine.gpus == () and machine.no_gpu_reason
+    assert Devices.parse("", machine).is_cpu
+    assert nvml_here.calls() == []
 
 
 def test_devices_are_places_among_the_jobs_gpus(nvml_here: FakeNvml) -> None:
     nvml_here.configure(*SHUFFLED)
-    machine = allocated_machine({"SLURM_JOB_GPUS": "1,3"})
+    machine = allocated_machine(1, {"SLURM_JOB_GPUS": "1,3"})
     assert Devices.parse("", machine) == Devices((3,))
     assert Devices.parse("1", machine) == Devices((1,))
     both = Devices.parse("0+1", machine)
@@ -74,7 +87,7 @@ def test_what_the_driver_does_not_show_is_an_error(
 ) -> None:
     nvml_here.configure(*SHUFFLED)
     with pytest.raises(DeviceError, match=cause):
-        allocated_machine({"SLURM_JOB_GPUS": numbers})
+        allocated_machine(1, {"SLURM_JOB_GPUS": numbers})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +95,7 @@ def test_what_the_driver_does_not_show_is_an_error(
 )
 def test_a_daemon_of_the_site_is_refused(nvml_here: FakeNvml, variable: str) -> None:
     with pytest.raises(DeviceError, match=f"{variable}=50.*whole GPUs"):
-        allocated_machine({variable: "50", "SLURM_JOB_GPUS": "0"})
+        allocated_machine(1, {variable: "50", "SLURM_JOB_GPUS": "0"})
 
 
 def test_mig_devices_of_the_job_are_used_as_they_are(
@@ -98,7 +111,7 @@ def test_mig_devices_of_the_job_are_used_as_they_are(
         for instance in gpu.mig.instances
     }
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuids["3g.20gb"])
-    machine = allocated_machine()
+    machine = allocated_machine(1)
     assert [gpu.index for gpu in machine.gpus] == [1]
     gpu = read_inventory().gpu(1)
     assert gpu is not None and gpu.mig is not None
@@ -109,7 +122,7 @@ def test_mig_devices_of_the_job_are_used_as_they_are(
 _ASK = """\
 from radt.cluster.gpus import allocated_machine
 from radt.experiment.devices import Devices
-machine = allocated_machine()
+machine = allocated_machine(1)
 print(Devices.parse("0", machine).cuda_visible_devices(machine), len(machine.gpus))
 """
 

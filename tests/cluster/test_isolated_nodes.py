@@ -1,0 +1,85 @@
+"""An experiment on nodes that share a folder with the submit host, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radt.experiment.source import ExperimentFile
+from radt.home import Home
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from tests.support.servers import isolated_slurm_cluster
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make such nodes")
+
+_TRAIN = """\
+import socket, time
+from pathlib import Path
+import radt
+
+folder = Path(__file__).parent
+with radt.Run() as run:
+    for epoch in run.epochs(2):
+        run.log_metrics({"loss": 1.0 / (epoch + 1)}, step=epoch)
+    (folder / f"started.{run.id}").write_text(socket.gethostname())
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+"""
+
+
+def test_all_arrives_through_the_folder() -> None:
+    with isolated_slurm_cluster(2, 1, settings={"KillWait": "30"}) as slurm:
+        folder = slurm.shared / "study"
+        folder.mkdir()
+        (folder / "train.py").write_text(_TRAIN)
+        rows = "".join(f"{label},,,cpu,,train.py\n" for label in ("one", "two", "two"))
+        (folder / "study.csv").write_text("Workload,Status,Run,Devices,Listeners,File\n" + rows)
+        (folder / "radt.toml").write_text(
+            f'[cluster]\nfolder = "{slurm.shared}/radt"\ntime = "20min"\nexclusive = true\n'
+        )
+        home = Path.home() / "radt"  # of the head, which nodes do not see
+        private = slurm.folder / "head" / "home" / "radt"
+        follower = subprocess.Popen(
+            [
+                *(*slurm.entrance("head"), sys.executable, "-m", "radt"),
+                *(f"{folder}/study.csv", "--on", "slurm"),
+            ],
+            env={
+                **{n: v for n, v in os.environ.items() if not n.startswith("RADT_")},
+                **slurm.environ,
+                "RADT_HOME": str(home),
+                "RADT_TRACKING_URI": "none",
+                "RADT_CLUSTER_POLL_S": "2",
+                "COLUMNS": "80",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            wait_until(
+                lambda: len(list(folder.glob("started.*"))) == 3 or follower.poll() is not None,
+                "all rows to run",
+            )
+            (folder / "go").touch()
+            output, _ = follower.communicate()
+        finally:
+            follower.kill()
+            follower.wait()
+        assert follower.returncode == 0, output
+        table = ExperimentFile.read(folder / "study.csv").table
+        assert [record.cells[1].value for record in table.rows] == ["FINISHED"] * 3
+        hosts = {path.name[8:]: path.read_text() for path in folder.glob("started.*")}
+        assert set(hosts.values()) == {"node1", "node2"}
+        with StoreReader(Home(private).store_path) as reader:
+            runs = {run.run_id: run for run in reader.runs()}
+            assert set(runs) == set(hosts)
+            assert {run.status for run in runs.values()} == {RunStatus.FINISHED}
+            assert all(len(reader.ledger([run_id])) > 0 for run_id in runs)
+        assert [pid for node in slurm.nodes for pid in slurm.job_processes(node)] == []
