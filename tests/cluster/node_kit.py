@@ -28,8 +28,10 @@ from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--wait")
+parser.add_argument("--seconds", type=float, default=0.0)
 parser.add_argument("--fail", action="store_true")
 args = parser.parse_args()
+began = time.monotonic()
 with radt.Run() as run:
     run.set_tag("flavour", "plain")
     for epoch in run.epochs(2, start=0):
@@ -40,6 +42,8 @@ with radt.Run() as run:
                 there.write("here\\n")
             while not Path(args.wait).exists():
                 time.sleep(0.02)
+    while time.monotonic() < began + args.seconds:  # rates need several readings
+        time.sleep(0.01)
     run.log_text(f"kept {args.lr}", "notes/notes.txt")
     if args.fail:
         sys.exit(5)

@@ -96,10 +96,10 @@ def facts(home: Home) -> dict[tuple[str, str], dict[str, Any]]:
 def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: Path) -> None:
     file = nodes.bench.experiment(
         HEADER
-        + "study,1,left,,,cpu,top@50ms,train.py,--lr 0.5\n"
-        + "study,1,right,,,cpu,top@50ms,train.py,--lr 0.25\n"
+        + "study,1,left,,,cpu,top@50ms,train.py,--seconds 1 --lr 0.5\n"
+        + "study,1,right,,,cpu,top@50ms,train.py,--seconds 1 --lr 0.25\n"
         + "study,other job,,,,cpu,top@50ms,missing.py,\n"
-        + "study,2,bad,,,cpu,top@50ms,train.py,--fail\n"
+        + "study,2,bad,,,cpu,top@50ms,train.py,--seconds 1 --fail\n"
     )
     spool = nodes.submit(file, ["1", "2"], ["other job"])
     nodes.run(spool, code=1)
@@ -112,7 +112,11 @@ def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: 
         "local.csv",
     )
     nodes.bench.radt("local.csv", "--home", str(tmp_path / "local"), code=1)
-    assert facts(nodes.home) == facts(Home(tmp_path / "local"))
+    here, there = facts(nodes.home), facts(Home(tmp_path / "local"))
+    assert here.keys() == there.keys()
+    for run, what in here.items():
+        for name, fact in what.items():
+            assert fact == there[run][name], (run, name)
 
     rows = nodes.bench.rows(local)
     assert texts(spool) == [row["Status"] for row in rows]
