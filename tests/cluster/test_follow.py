@@ -316,3 +316,17 @@ def test_what_is_wrong_is_shown() -> None:
     assert "squeue does not answer" in text
     assert "held: no python" in text
     assert headline(Overview("slurm", [], {})).plain == "  slurm · all jobs ended"
+
+
+def test_a_stop_ends_what_is_held(tmp_path: Path) -> None:
+    engine = SimulatedEngine(nodes=1)
+    simulation = Simulation.of(tmp_path, JOBS, engine)
+    simulation.pass_time(20)
+    simulation.spool.hold("two jobs could not begin")
+    simulation.pass_time(120)
+    assert simulation.course.is_stuck
+    simulation.spool.stop("stopped by the user")
+    assert not simulation.course.is_stuck
+    simulation.finish(most_s=400)
+    assert engine.unended == 0
+    assert set(simulation.statuses()) == {"FINISHED", "KILLED: stopped by the user"}

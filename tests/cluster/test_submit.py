@@ -13,6 +13,7 @@ import pytest
 from radt.cluster.shape import Shape
 from radt.cluster.simulated import SimulatedEngine
 from radt.cluster.spool import Spool
+from radt.errors import EngineAwayError
 from tests.cluster import kit
 from tests.cluster.kit import Simulation, make_spool, submitter_of
 
@@ -188,3 +189,25 @@ def test_ids_are_known_to_whoever_comes_next(tmp_path: Path) -> None:
     second = submitter_of(Spool(spool.path), engine)
     assert [second.job_id(job) for job in jobs] == [first.job_id(job) for job in jobs]
     assert not second.unanswered
+
+
+def test_a_request_that_arrives_late_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = SimulatedEngine()
+    simulation = Simulation.of(tmp_path, JOBS, engine)
+    on_its_way: list[Any] = []
+
+    def is_cut_off(request: Any) -> str:
+        on_its_way.append(request)
+        raise EngineAwayError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "submit", is_cut_off)
+        simulation.step()
+    simulation.look_anew()
+    simulation.step()  # the engine does not have it yet
+    engine.submit(on_its_way[0])
+    simulation.finish()
+    check(simulation)
+    assert engine.questions["submit"] == 1
