@@ -14,7 +14,7 @@ from radt.analysis.stretches import merged
 from radt.model import Role, RunStatus
 from radt.run_name import script_of
 from radt.store.records import RunRecord
-from radt.tags import PARENT, PROFILED, ROLE, SERIES
+from radt.tags import CLUSTER_HARDWARE, PARENT, PROFILED, ROLE, SERIES
 
 #: Collocations of runs that share a device undivided, or have it to themselves.
 NO_COLLOCATION = ("", "-")
@@ -43,6 +43,7 @@ class Attempt:
         services: Ids of those of its runs that served the others. They are measured, but what a
             start came to depends on the others, which share the hardware with their service.
         children: Runs within its runs, which share processes and hardware with them.
+        hardware: The machine, or on a cluster its kind.
     """
 
     label: str
@@ -53,6 +54,7 @@ class Attempt:
     host: str = ""
     services: frozenset[str] = frozenset()
     children: tuple[RunRecord, ...] = ()
+    hardware: str = ""
 
     @property
     def of_children(self) -> Attempt:
@@ -112,7 +114,7 @@ def current_attempts(attempts: Iterable[Attempt], *, profiled: bool = False) -> 
     The newest start in which all rows finished counts; otherwise the newest in which all rows have
     a result, then the newest in which one has, then the newest killed one. A run without a workload
     counts by itself, or with the other repeats of its series. Starts of one label on several
-    machines are different workloads.
+    machines are different workloads, but not on nodes of a cluster with the same hardware.
 
     Args:
         attempts: All starts, the oldest first.
@@ -121,7 +123,7 @@ def current_attempts(attempts: Iterable[Attempt], *, profiled: bool = False) -> 
     by_label: dict[tuple[str, str, bool], list[Attempt]] = {}
     for attempt in attempts:
         if profiled or not attempt.is_profiled:
-            key = (attempt.label, attempt.host, attempt.is_profiled)
+            key = (attempt.label, attempt.hardware, attempt.is_profiled)
             by_label.setdefault(key, []).append(attempt)
     current = []
     for same in by_label.values():
@@ -172,6 +174,7 @@ def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
             # Repeats of a directly started script have a series, but no workload.
             label = rows[0].workload or series or rows[0].workload_id
             is_profiled = any(PROFILED in tags.get(run.run_id, ()) for run in rows)
+            hardware = {tags.get(run.run_id, {}).get(CLUSTER_HARDWARE, run.host) for run in rows}
             attempts.append(
                 Attempt(
                     label,
@@ -186,6 +189,7 @@ def attempts_of(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]
                     "+".join(sorted({run.host for run in rows})),
                     services,
                     tuple(child for run in shown for child in children.get(run.run_id, ())),
+                    "+".join(sorted(hardware)),
                 )
             )
     return sorted(attempts, key=lambda attempt: attempt.created_ns)

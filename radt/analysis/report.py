@@ -47,7 +47,7 @@ from radt.analysis.windows import window_notes
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import WorkloadRecord
-from radt.tags import PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES
+from radt.tags import CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES
 from radt.units import plural
 
 #: The runs of a workload, each with its revision.
@@ -298,7 +298,7 @@ def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
 def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
     """Return the tags of the experiment's runs that attempts and summaries depend on."""
     tags: dict[str, dict[str, str]] = {}
-    for key in (PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES):
+    for key in (CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES):
         for run_id, value in reader.tagged(key, experiment).items():
             tags.setdefault(run_id, {})[key] = value
     return tags

@@ -92,15 +92,16 @@ def test_nodes_with_the_same_hardware_are_compared_and_it_is_said(home: Path) ->
     study = Study(home / "radt.db")
     large, small = {CLUSTER_HARDWARE: "64 CPUs, 512 GB"}, {CLUSTER_HARDWARE: "8 CPUs, 32 GB"}
     for host, seconds in (("gpu-01", 2.0), ("gpu-02", 2.2)):
-        study.run("solo", "a", [1.0, seconds], workload_id=f"s{host}", host=host, tags=large)
+        study.run(host, "a", [1.0, seconds], workload_id=f"s{host}", host=host, tags=large)
     for host, seconds, tags in (("gpu-01", 6.0, large), ("gpu-03", 6.3, large), ("s", 9.0, small)):
         for letter in "ab":
-            study.run("pair", letter, [1.0, seconds], workload_id=f"p{host}", host=host, tags=tags)
+            label = f"pair {host}"
+            study.run(label, letter, [1.0, seconds], workload_id=label, host=host, tags=tags)
     found = read_report(study.reader, "study")
     slowdowns = {
         one.host: one.groups[0].values.get(Quantity.SLOWDOWN)
         for one in found.workloads
-        if one.label == "pair"
+        if one.label.startswith("pair")
     }
     own, other = slowdowns["gpu-01"], slowdowns["gpu-03"]
     assert own is not None
@@ -111,8 +112,18 @@ def test_nodes_with_the_same_hardware_are_compared_and_it_is_said(home: Path) ->
     assert len(other.reference) == 2
     assert slowdowns["s"] is None
     assert [note for note in found.footnotes if "same hardware" in note] == [
-        "Compared with runs alone on gpu-02, a node with the same hardware: pair on gpu-03."
+        "Compared with runs alone on gpu-02, a node with the same hardware: pair gpu-03 on gpu-03."
     ]
+
+
+def test_a_workload_that_went_to_another_node_is_one(home: Path) -> None:
+    study = Study(home / "radt.db")
+    large, small = {CLUSTER_HARDWARE: "64 CPUs"}, {CLUSTER_HARDWARE: "8 CPUs"}
+    killed = RunStatus.KILLED
+    study.run("w", "a", [1.0, 2.0], workload_id="1", host="n1", tags=large, status=killed)
+    study.run("w", "a", [1.0, 2.0], workload_id="2", host="n2", tags=large)
+    study.run("w", "a", [1.0, 2.0], workload_id="3", host="n3", tags=small)
+    assert [one.host for one in study.summarise()] == ["n2", "n3"]
 
 
 def test_the_nearest_store_that_has_a_run_is_read(
