@@ -16,6 +16,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,7 +141,10 @@ def _base() -> Path:
 def _remove_left(folder: Path) -> None:
     """Remove the folder of a job that was killed; what it left on the machine goes with it."""
     try:
-        if folder.stat().st_uid != os.getuid() or (folder / "kept").exists():
+        info = folder.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+            return
+        if (folder / "kept").exists():
             return
         with (folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -98,6 +98,9 @@ NOTICES: Mapping[int, Notice] = {
 class NodeStop(StopRequest):
     """How a job is asked to end: by the engine's signals, or by a newer attempt."""
 
+    #: A profiler's report is not worth the rest: the engine kills soon.
+    patience_s = 0.0
+
     def __init__(self) -> None:
         super().__init__()
         #: When all of the job has to be over, by the monotonic clock.
@@ -153,8 +156,7 @@ class NodeRunner:
         if held := self._spool.held or self._spool.stopped:
             return self._refuse(attempt, carried, held)
         if plan is None:
-            self._spool.unfit(problem)
-            return self._refuse(attempt, carried, problem)
+            return self._refuse(attempt, carried, self._spool.unfit(problem))
         return self._run(attempt, carried, plan, pending, machine)
 
     # Before anything runs -------------------------------------------------------------------------
@@ -265,7 +267,7 @@ class NodeRunner:
             except RadtError as error:
                 reason = str(error)
             finally:
-                self._hand_over(place, shipper, pulse, reason)
+                self._hand_over(place, shipper, pulse, statuses, reason)
         is_done = not self._superseded_by and _has_finished(statuses.rows)
         return 0 if is_done else 1
 
@@ -327,9 +329,17 @@ class NodeRunner:
                 return
             time.sleep(_POLL_S)
 
-    def _hand_over(self, place: NodePlace, shipper: Shipper, pulse: Pulse, reason: str) -> None:
+    def _hand_over(
+        self,
+        place: NodePlace,
+        shipper: Shipper,
+        pulse: Pulse,
+        statuses: NodeStatuses,
+        reason: str,
+    ) -> None:
         """Bring all that is left into the shared folder, and say how the job ended."""
-        end_collector(place.runtime, COLLECTOR_GRACE_S)
+        with suppress(OSError):  # the node's disk is full; the end says what could not be sent
+            end_collector(place.runtime, COLLECTOR_GRACE_S)
         if self._superseded_by:
             pulse.drop()
             return
@@ -340,6 +350,7 @@ class NodeRunner:
         if unsent:
             place.keep()
             unsent = f"not all was sent, and is in {place.path} on {node_name()}: {unsent}"
+            statuses.lose(unsent)
         least_s = time.monotonic() + LAST_WORD_S
         if not pulse.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from radt.backoff import Backoff
 from radt.cluster.spool import Attempt, JobKey, Spool
-from radt.experiment.columns import parse_status
+from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.status import RowStatus, merged
 from radt.model import RunStatus
+from radt.runner.active import status_text
+from radt.runner.outcome import RunEnd
 
 #: How often output is brought to the shared folder, which somebody may be following.
 OUTPUT_S = 2.0
@@ -40,6 +42,8 @@ class NodeStatuses:
         self._rows = dict(rows)
         self._said = dict(rows)
         self._arrived = set(kept)
+        #: Runs of a row that have ended and whose archives are not there yet, by its line.
+        self._coming: dict[int, set[str]] = {}
         #: Called after a change of what is said.
         self.on_change: Callable[[], None] = lambda: None
 
@@ -48,8 +52,11 @@ class NodeStatuses:
         with self._lock:
             for line, status in statuses.items():
                 self._rows[line] = merged(self._rows.get(line), status)
-                is_running = parse_status(status.text) is RunStatus.RUNNING
-                if is_running or not status.run_id or status.run_id in self._arrived:
+                coming = self._coming.setdefault(line, set())
+                has_ended = parse_status(status.text) is not RunStatus.RUNNING
+                if has_ended and status.run_id and status.run_id not in self._arrived:
+                    coming.add(status.run_id)
+                if not coming:
                     self._said[line] = self._rows[line]
         self.on_change()
 
@@ -60,10 +67,23 @@ class NodeStatuses:
         """The archive of a run that has ended is in the shared folder."""
         with self._lock:
             self._arrived.add(run_id)
-            for line, row in self._rows.items():
-                if row.run_id == run_id:
-                    self._said[line] = row
+            for line, coming in self._coming.items():
+                coming.discard(run_id)
+                if not coming:
+                    self._said[line] = self._rows[line]
         self.on_change()
+
+    def lose(self, reason: str) -> None:
+        """Give up on the runs that have not arrived: their rows were killed, and run again."""
+        with self._lock:
+            for line, coming in self._coming.items():
+                if coming:
+                    row = self._rows[line]
+                    done = parse_repeats(self._said[line].text) if line in self._said else 0
+                    text = status_text(
+                        RunEnd(RunStatus.KILLED, reason), done + 1, parse_repeats_asked(row.text)
+                    )
+                    self._rows[line] = RowStatus(text, row.run_id)
 
     @property
     def rows(self) -> dict[int, RowStatus]:

@@ -42,9 +42,9 @@ leave() {{
         [ -d "$attempts/$number" ] || exit 1
         number=$((number + 1))
     done
-    reason=$(printf %s "$1" | tr '\\n\\t' '  ' | sed 's/[\\\\"]/\\\\&/g')
-    printf '{{"rows": {{}}, "ended": true, "reason": "%s"}}' "$reason" >"$attempts/$number/.new"
-    mv "$attempts/$number/.new" "$attempts/$number/statuses.1.json"
+    reason=$(printf %s "$1" | tr '\\001-\\037\\177' ' ' | sed 's/[\\\\"]/\\\\&/g')
+    printf '{{"rows": {{}}, "ended": true, "reason": "%s"}}' "$reason" >"$attempts/$number/.new" &&
+        mv "$attempts/$number/.new" "$attempts/$number/statuses.1.json"
     exit 1
 }}
 
@@ -55,8 +55,8 @@ unfit() {{
     mkdir -p "$folder/unfit" || leave "$why"
     mkdir "$folder/unfit/first" 2>/dev/null && leave "$why"
     if mkdir "$folder/unfit/second" 2>/dev/null; then
-        printf %s "two jobs could not begin: $why" >"$folder/.hold"
-        mv "$folder/.hold" "$folder/hold"
+        printf %s "two jobs could not begin: $why" >"$folder/.hold" &&
+            mv "$folder/.hold" "$folder/hold"
         leave "$why"
     fi
     waited=0

@@ -104,6 +104,7 @@ class Shipper:
         self._archives = _Archives(home.store_path, home.path / "archives")
         self._sent: dict[str, _Sent] = {}
         self._ending = threading.Event()
+        self._is_dropped = False
         #: What keeps runs from being sent; "" for nothing.
         self.problem = ""
         #: Artifacts that cannot be read.
@@ -138,6 +139,7 @@ class Shipper:
 
     def drop(self) -> None:
         """Send nothing any more."""
+        self._is_dropped = True
         self._ending.set()
         self._archives.close()
 
@@ -151,10 +153,14 @@ class Shipper:
                 backoff, wait_s = Backoff(longest_s=_LONGEST_BACKOFF_S), self._interval_s
 
     def _send_all(self, *, is_tidy: bool = False) -> str:
-        problem = ""
+        problem = self.problem = ""
+        if not self._home.store_path.exists():
+            return ""  # nothing was recorded
         try:
             with StoreReader(self._home.store_path) as reader:
                 for run in reader.runs():
+                    if self._is_dropped:
+                        break
                     try:
                         self._send(reader, run, is_tidy=is_tidy)
                     except (RadtError, OSError) as error:

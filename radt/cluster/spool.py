@@ -33,6 +33,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,6 +51,9 @@ BEAT_S = 10.0
 MOST_ATTEMPTS = 5
 #: Made by the jobs that find no radt, no folder or another version; the last one holds the others.
 _UNFIT = ("first", "second")
+#: How long the folder may take to show that jobs are held.
+_HOLD_COMES_S = 60.0
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
 MOST_UNFIT = len(_UNFIT)
 #: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
 PREEMPTED = "preempted"
@@ -398,8 +402,10 @@ class Spool:
 
     # The whole ------------------------------------------------------------------------------------
 
-    def unfit(self, reason: str) -> None:
+    def unfit(self, reason: str) -> str:
         """Note that a node could not run a job, whatever is in it; the second one holds the rest.
+
+        Returns why the job does not run: for a third one, which waits for it, that it is held.
 
         Raises:
             OSError: It cannot be written.
@@ -411,11 +417,18 @@ class Spool:
                 continue
             if name == _UNFIT[-1]:
                 self.hold(f"two jobs could not begin: {reason}")
-            return
+            return reason
+        end_s = time.monotonic() + _HOLD_COMES_S
+        while not (held := self.held) and time.monotonic() < end_s:
+            time.sleep(1.0)
+        return held or reason
 
     def hold(self, reason: str) -> None:
-        """Say that no further job is to start."""
-        put(self.path / "hold", reason)
+        """Say that no further job is to start.
+
+        In one line: the batch script reads it, too, and what jobs say then is compared with it.
+        """
+        put(self.path / "hold", " ".join(_CONTROLS.sub(" ", reason).split()))
 
     def release(self) -> None:
         """Say that jobs may start again."""
@@ -462,12 +475,19 @@ def open_submissions(folder: Path, file: Path) -> list[Spool]:
     target = os.path.realpath(file)
     found = []
     for path in sorted(folder.iterdir()):
-        # Those of other users are for them alone.
-        if os.access(path / "submission.json", os.R_OK) and not (path / "closed").exists():
+        if _is_own(path) and (path / "submission.json").exists() and not (path / "closed").exists():
             spool = Spool(path)
             if os.path.realpath(spool.submission.file) == target:
                 found.append(spool)
     return found
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a submission is of this user: nobody else's says how the rows of a file stand."""
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def put(path: Path, text: str) -> None:
@@ -491,5 +511,5 @@ def _text(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any] | None:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # the latter: a full disk took only a part of it
         return None

@@ -76,8 +76,11 @@ class Escalation:
 class StopRequest:
     """Whether the user wants the runner to stop, and how urgently; from any thread.
 
-    ``reason`` is that of the runs which end of it.
+    ``reason`` is that of the runs which end of it, ``patience_s`` the time that a profiler has for
+    its report.
     """
+
+    patience_s = PATIENCE_S
 
     def __init__(self) -> None:
         self.escalation: Escalation | None = None
@@ -230,13 +233,14 @@ class ActiveRun:
             self.escalate()
             self.dismissed_ns = time.monotonic_ns()
 
-    def escalate(self) -> None:
-        """Begin to end it. Where a report is to be written, it has time for that.
+    def escalate(self, patience_s: float = PATIENCE_S) -> None:
+        """Begin to end it. Where a report is to be written, it has so much time for that.
 
         SIGINT, unlike SIGTERM, leaves alone what the profiler has in groups of its own.
         """
-        patience_s = PATIENCE_S if self.is_prefixed else 0.0
-        self.escalation = Escalation(signal.SIGINT, patience_s=patience_s)
+        self.escalation = Escalation(
+            signal.SIGINT, patience_s=patience_s if self.is_prefixed else 0.0
+        )
 
     def is_news(self, number: int) -> bool:
         """Whether the run has not been asked to end as urgently before; noted as asked now.

@@ -146,7 +146,7 @@ class Follower:
         if asked is not None:
             for row in self._workload.rows:
                 if row.is_prefixed and row.escalation is None:
-                    row.escalate()
+                    row.escalate(self._workload.stop.patience_s)
         if asked is not None and (number := asked.next_signal()):
             self._workload.view.state = f"stopping ({number.name})"
             for row in self._workload.rows:

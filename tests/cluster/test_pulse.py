@@ -38,6 +38,28 @@ def test_an_end_is_said_once_its_archive_is_there() -> None:
     assert statuses.said[1] == {"r0", "r1"}
 
 
+def test_an_end_is_not_forgotten_when_the_next_repeat_begins_before_it_is_there() -> None:
+    statuses = NodeStatuses({}, frozenset())
+    first, second = RowStatus("FINISHED 1/2", "r1"), RowStatus("RUNNING 2/2", "r2")
+    statuses.set_many({3: RowStatus("RUNNING 1/2", "r1")})
+    statuses.set_many({3: first})
+    statuses.set_many({3: second})
+    assert statuses.said == ({3: RowStatus("RUNNING 1/2", "r1")}, frozenset())
+    statuses.arrived("r1")
+    assert statuses.said == ({3: second}, {"r1"})
+    statuses.set_many({3: RowStatus("FINISHED 2/2", "r2")})
+    statuses.lose("the folder is full")
+    assert statuses.rows == {3: RowStatus("KILLED 2/2: the folder is full", "r2")}
+
+
+def test_a_run_that_never_came_has_not_finished() -> None:
+    statuses = NodeStatuses({}, frozenset())
+    statuses.set_many({2: RowStatus("FINISHED", "r0"), 3: RowStatus("FINISHED", "r1")})
+    statuses.arrived("r0")
+    statuses.lose("full")
+    assert statuses.rows == {2: RowStatus("FINISHED", "r0"), 3: RowStatus("KILLED: full", "r1")}
+
+
 class Beating:
     """An attempt with its pulse."""
 

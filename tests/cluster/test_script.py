@@ -230,11 +230,11 @@ def test_an_interpreter_without_radt(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_held_submission_starts_nothing(bench: Bench) -> None:
-    bench.spool.hold('node "7"\tis broken')
+    bench.spool.hold('node "7"\tis\n \x1b[31mbroken')
     bench.run()
 
     assert bench.asked is None
-    assert bench.reasons(0) == ['node "7" is broken']
+    assert bench.reasons(0) == [bench.spool.held] == ['node "7" is [31mbroken']
 
 
 def test_released_jobs_may_fail_again(bench: Bench) -> None:

@@ -275,6 +275,8 @@ def test_a_run_that_was_given_up_and_comes_back_has_its_own_end(way: Way) -> Non
         with StoreReader(way.home.store_path) as reader:
             assert reader.run(kit.RUN_ID).end_reason == "its node failed"
             assert reader.workload("workload1").status is RunStatus.KILLED
+        kit.add_rows(way.writer, closed=True)  # markers, in a part without the run's end
+        way.ship()
         way.end()
         way.ship()
         collection.collect()

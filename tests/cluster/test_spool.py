@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -109,13 +110,42 @@ def test_what_could_not_be_written_is_written_by_the_next_call(attempt: Attempt)
 def test_the_second_unfit_node_holds_the_rest(spool: Spool) -> None:
     spool.unfit("no radt on gpu-01")
     assert spool.held == ""
-    spool.unfit("no radt on gpu-02")
-    spool.unfit("no radt on gpu-03")
-    assert spool.held == "two jobs could not begin: no radt on gpu-02"
+    assert spool.unfit("no radt on gpu-02:\n  \x1b[31mold\x1b[0m") == (
+        "no radt on gpu-02:\n  \x1b[31mold\x1b[0m"
+    )
+    held = "two jobs could not begin: no radt on gpu-02: [31mold [0m"
+    assert spool.held == held
+    assert spool.unfit("no radt on gpu-03") == held, "it waits with the rest"
     spool.release()
     assert spool.held == ""
     spool.unfit("no radt on gpu-04")
     assert spool.held == ""
+
+
+def test_a_third_job_waits_until_the_rest_is_held(spool: Spool) -> None:
+    for name in ("first", "second"):  # the second one is about to say so
+        (spool.path / "unfit" / name).mkdir(parents=True)
+    said: list[str] = []
+    third = threading.Thread(target=lambda: said.append(spool.unfit("no radt on gpu-03")))
+    third.start()
+    spool.hold("no radt")
+    third.join(180)
+    assert said == ["no radt"]
+
+
+def test_what_a_full_disk_cut_off_is_as_if_it_was_not_there(attempt: Attempt) -> None:
+    attempt.put_statuses({2: RowStatus("RUNNING", "r1")})
+    (attempt.path / "statuses.7.json").write_text('{"rows": {}, "en')
+    assert attempt.view().statuses == {2: RowStatus("RUNNING", "r1")}
+    (attempt.path / "statuses.1.json").write_text("")
+    assert attempt.view().statuses == {}
+
+
+def test_submissions_of_others_do_not_count(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: spool.path.stat().st_uid + 1)
+    assert open_submissions(tmp_path, Path(SUBMISSION.file)) == []
 
 
 def test_open_submissions_are_found_by_their_file(spool: Spool, tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ class _Import:
         counts = {} if thinned else self.reader.point_counts(self.run_id)
         rows = self._rows_count(stored, counts)
         samples = [part for part in self.archive.parts(PartKind.SAMPLES) if _lacks(counts, part)]
-        markers = self.archive.parts(PartKind.MARKERS) if rows else []
+        # Parts of an adopted run come one by one, also after somebody has noted its end.
+        markers = self.archive.parts(PartKind.MARKERS) if rows or self.adoption is not None else []
         if self.parts is not None:
             markers = [part for part in markers if part.path in self.parts]
         with self.archive.files([*samples, *markers]) as files:

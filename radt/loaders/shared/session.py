@@ -194,6 +194,8 @@ class Session:
 
     def leave(self) -> None:
         """Take no more batches of the epoch under way; those that were sent are released."""
+        if self._gpu is not None:
+            self._gpu.release(wait=True)
         self._send({"leave": self._taken})
 
     def wait_until_ready(self) -> None:
