@@ -470,11 +470,13 @@ def open_submissions(folder: Path, file: Path) -> list[Spool]:
     Raises:
         ClusterError: One of them cannot be read.
     """
-    if not folder.is_dir():
-        return []
+    try:
+        paths = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # nobody has submitted anything, or others who keep it to themselves
     target = os.path.realpath(file)
     found = []
-    for path in sorted(folder.iterdir()):
+    for path in paths:
         if _is_own(path) and (path / "submission.json").exists() and not (path / "closed").exists():
             spool = Spool(path)
             if os.path.realpath(spool.submission.file) == target:

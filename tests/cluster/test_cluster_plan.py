@@ -116,7 +116,7 @@ def test_a_shape_that_fits_nowhere(study: Path) -> None:
     flat = " ".join(shown.split())
     assert "workload huge and 1 more, 4 GPUs, 1 h 10 min, partition gpu: Slurm refuses:" in flat
     assert "Requested node configuration is not available" in flat
-    assert "sinfo -o '%N %c %m %G'" in flat
+    assert "sinfo -o '%P %N %c %m %G'" in flat
 
 
 def test_rows_that_no_job_can_have(study: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_shape_that_no_node_has(folder: Path, slurm: Slurm) -> None:
         assert shown.startswith("study.csv: 3 problems, nothing was started line 3 workload cpus,")
         for line in ("line 4 workload memory, no GPU, 1 TB", "line 5 workload gpu, 1 GPU"):
             assert line in shown
-        assert "`sinfo -o '%N %c" in shown  # how to see what there is
+        assert "`sinfo -o '%P %N %c" in shown  # how to see what there is
     assert slurm.run("squeue", "--noheader") == "" and not (folder / "shared").exists()
 
 

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _archive(reader: StoreReader, run_id: str, into: Path | None) -> Outcome:
+def _archive(reader: StoreReader, run_id: str, into: Path | None = None) -> Outcome:
     from radt.delivery.archive.spool import ArchiveSpool, progress_of
     from radt.delivery.archive.write import PrunedError, write_archive
     from radt.errors import CodecError, RadtError
