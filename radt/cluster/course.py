@@ -187,7 +187,8 @@ class Course:
         """Let what is held start; the engine is told with the next question."""
         if self._spool.held:
             self._spool.release()
-            self._releases = True
+        # Also if it was another process that released them: it may not have reached the engine.
+        self._releases = bool(self._spool.released)
 
     def step(self, now_s: float) -> Changes:
         """Do what is due.
@@ -270,9 +271,15 @@ class Course:
             state = None
             if job_id is not None and key not in unsubmitted:
                 state = states.get(job_id)
-                if state is None and job_id.array in arrays and not job.views:
-                    state = states.get(JobId(job_id.array, REST), _CANCELLED)
-                elif state is None:
+                before = None if job.state is None else job.state.phase
+                if state is None and before is Phase.ENDED:
+                    state = job.state  # it is forgotten, and its end is known
+                elif state is None and job_id.array in arrays and not job.views:
+                    state = states.get(JobId(job_id.array, REST))
+                    # One that ran, or whose attempts cannot be seen, may have done its work.
+                    if state is None and before is not Phase.RUNNING and not self.folder_problem:
+                        state = _CANCELLED
+                elif state is None and before is not Phase.RUNNING:
                     age_s = inf if job.submitted_s is None else now_s - job.submitted_s
                     job.is_forgotten |= age_s < FORGOTTEN_S
             if state != job.state:
@@ -297,8 +304,10 @@ class Course:
         }
         if forgotten:
             for job_id, state in self._engine.past(list(forgotten)).items():
-                forgotten[job_id].state = state
-                self._touched.add(forgotten[job_id].key)
+                # Else the accounting lags: the controller, which was asked, has no such job.
+                if state.phase is Phase.ENDED:
+                    forgotten[job_id].state = state
+                    self._touched.add(forgotten[job_id].key)
 
     def _give_orders(self) -> None:
         """Cancel, hold or release where that is due; with each question, as long as it is."""

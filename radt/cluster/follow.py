@@ -189,8 +189,12 @@ class Follower:
         self._console.label_width = label_width(key.label for key in self._labels)
         try:
             while True:
+                # Closed by another process, which this one looks over the shoulder of.
+                was_closed = self._spool.is_closed
                 self.step()
                 if self._course.is_settled or self._course.is_stuck or once or self._stop:
+                    break
+                if was_closed:
                     break
                 self._on_look(self._course)
                 self.show()
@@ -285,7 +289,8 @@ class Follower:
             runs.append(self._run_outcome(job, row, status))
         done = min((parse_repeats(_text(job, row)) for row in job.workloads[key]), default=0)
         asked = max(row.asked for row in job.workloads[key])
-        if self._collection is not None and not job.has_word:
+        has_all = job.has_word and all(run.status is RunStatus.FINISHED for run in runs)
+        if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # said by the next collection
                 self._collection.end_lost(job.key, runs[0].reason)
         return WorkloadOutcome(

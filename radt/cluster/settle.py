@@ -310,4 +310,6 @@ def _known(
             if status is not None and (view is attempts[-1] or row.is_over(status.text)):
                 known[row.line] = status
                 break
+            if view.kept is not None:
+                break  # it says which runs of earlier attempts count, and what became of them
     return known

@@ -210,7 +210,10 @@ class Attempt:
         if self._beats == 0:
             after.touch(mode=0o600)
         else:
-            before.rename(after)
+            try:
+                before.rename(after)
+            except FileNotFoundError:  # it was renamed, and the server's answer was lost
+                after.touch(mode=0o600)
         self._beats += 1
 
     def put_statuses(
@@ -496,7 +499,10 @@ def put(path: Path, text: str) -> None:
     """Write a small file that appears complete or not at all."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else the name may outlive a crash, and the content not
         temporary.chmod(0o600)
         temporary.replace(path)
     finally:

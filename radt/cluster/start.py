@@ -32,7 +32,7 @@ from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.cluster.shaping import arrays_for, ask_about
 from radt.cluster.spool import Request, Spool, Submission
 from radt.cluster.submit import Submitter
-from radt.errors import RadtError, UsageError
+from radt.errors import ClusterError, RadtError, UsageError
 from radt.experiment.devices import Machine
 from radt.experiment.files import table_path
 from radt.experiment.lock import ExperimentLock, start_options, user_name
@@ -309,6 +309,13 @@ class _Watch:
         statuses = StatusWriter(table_path(self._path), submitted_table(spool))
         self._follow(spool, course, settings.name, statuses)
         self.was_settled &= self._found.settled_at_once
+        if self.was_settled and not spool.is_closed and self._found.problem is None:
+            # A later look would write its statuses over those of what is submitted now.
+            self._found.problem = ClusterError(
+                f"runs of {spool.submission.submission_id} could not be collected, so nothing "
+                "more was submitted",
+                "Mend what is said above, and start again",
+            )
 
     def run_fresh(self, fresh: Fresh, start: ClusterStart, devices: str) -> None:
         """Submit what is pending, and follow it."""

@@ -87,8 +87,8 @@ class Submitter:
                 ids = {name for job in _jobs(request) for name in started(job)}
                 found = next(iter(sorted(ids - self._arrays)), None)
             if found is not None:
-                self.unanswered.remove(request)
                 self._note(self._spool.submitted(request, found))
+                self.unanswered.remove(request)
                 continue
             self._looked[request] = self._looked.get(request, 0) + 1
             if self._looked[request] >= _LOOKS_FOR_INTENT:
@@ -149,8 +149,8 @@ class Submitter:
         except ClusterError as error:
             self._forget(request)
             return error
-        self.unanswered.remove(request)
         self._note(self._spool.submitted(request, job_id))
+        self.unanswered.remove(request)
         return None
 
     def _forget(self, request: Request) -> None:

@@ -265,9 +265,16 @@ TABLE = [
     Line(
         "what an earlier one brought to its end stays",
         ended(End.COMPLETED),
-        (attempt("FINISHED", "RUNNING"), said("", "FINISHED", number=2)),
+        (attempt("FINISHED", "RUNNING"), said("", "FINISHED", number=2, kept=None)),
         ("FINISHED", "FINISHED"),
         Next.DONE,
+    ),
+    Line(
+        "what an earlier one brought to its end later than the newest began does not count",
+        ended(End.COMPLETED),
+        (attempt("FINISHED", "RUNNING"), said("", "FINISHED", number=2)),
+        ("QUEUED", "FINISHED"),
+        Next.SUBMIT,
     ),
     Line(
         "submitted again: the word of the last job is old",
