@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from radt.cluster.engine import End, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses
 from radt.cluster.overview import Overview, RunningJob, cluster_table, headline
 from radt.cluster.simulated import SimulatedEngine, SimulatedStart, Work
-from radt.cluster.spool import JobKey, Start
+from radt.cluster.spool import JobKey, Spool, Start
 from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
@@ -135,6 +136,23 @@ def test_jobs_that_are_cancelled_in_the_queue_stay_so(tmp_path: Path) -> None:
     simulation.finish()
     assert simulation.statuses().count("KILLED: the job was cancelled") == 1
     assert simulation.statuses().count("FINISHED") == ROWS - 1
+    assert engine.questions["submit"] == 1
+
+
+def test_a_job_that_the_queue_forgets_while_the_folder_is_away_is_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = SimulatedEngine(nodes=1, gpus=1)
+    simulation = Simulation.of(tmp_path, [["a"], ["b"], ["c"]], engine)
+    with monkeypatch.context() as away:  # for the submit host only
+        away.setattr(Spool, "started_jobs", lambda _: os.listdir("/no such folder"))
+        simulation.pass_time(90)
+        engine.drop(JobId("1", 0))  # it has finished
+        simulation.pass_time(40)
+        assert simulation.course.folder_problem
+        assert not any(text.startswith("KILLED") for text in simulation.statuses())
+    simulation.finish()
+    assert simulation.statuses() == ["FINISHED"] * 3
     assert engine.questions["submit"] == 1
 
 
