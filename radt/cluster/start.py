@@ -41,6 +41,7 @@ from radt.experiment.source import ExperimentFile, open_source
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE, Home
 from radt.listeners import registry
+from radt.model import RunStatus
 from radt.paths import sqlite_file
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
@@ -214,6 +215,7 @@ def start_on_cluster(
         fresh = None
         if not spools:
             fresh = plan_fresh(path, start, options, devices, home)
+            _check_not_queued(fresh.plan, start.settings.submissions(home.path))
             ask_first(fresh.pending, fresh.options, confirm)
         plan = plan_of(path, spools) if fresh is None else fresh.plan
         with _watch(path, home, options, console, plan, tracking_uri, store_uri) as watch:
@@ -229,6 +231,21 @@ def start_on_cluster(
     if outcome.problem is not None:
         raise outcome.problem
     return outcome
+
+
+def _check_not_queued(plan: ExperimentPlan, folder: Path) -> None:
+    """Check that no row waits for a job of a submission that is not found.
+
+    Raises:
+        ClusterError: One does: it was submitted with another data folder, and would run twice.
+    """
+    queued = [run.line for run in plan.runs if run.status is RunStatus.SCHEDULED]
+    if queued:
+        raise ClusterError(
+            f"{plan.path}: line {queued[0]} is queued by a submission that is not in {folder}",
+            "Start with the data folder that submitted it (--home). If that is gone, look into the "
+            "queue, and empty the Status of these rows",
+        )
 
 
 def plan_of(path: Path, spools: Sequence[Spool]) -> ExperimentPlan:
