@@ -132,12 +132,14 @@ def _together(group: Sequence[Bar]) -> Bar:
 class Readings:
     """Points in time order: seconds since the barrier (N,), values (N,); NaN is a gap.
 
-    ``interval_s`` is None for irregular readings.
+    ``interval_s`` is None for irregular readings. ``counted_from_s`` is set for a counter's rates:
+    when the first one began. Each holds since the one before, also over a gap.
     """
 
     at_s: Float64Array
     values: Float64Array
     interval_s: float | None = None
+    counted_from_s: float | None = None
 
     @property
     def known_s(self) -> Float64Array:
@@ -150,7 +152,11 @@ class Readings:
 
         A value holds since the one before: a counter's rate is the mean since then.
         """
-        held_s = np.diff(self.at_s, prepend=self.at_s[0] - (self.interval_s or 0.0))
+        if self.counted_from_s is None:
+            held_s = np.diff(self.at_s, prepend=self.at_s[0] - (self.interval_s or 0.0))
+        else:
+            held_s = np.zeros(len(self.at_s))
+            held_s[np.isfinite(self.values)] = np.diff(self.known_s, prepend=self.counted_from_s)
         inside = self._inside(window)
         values, held_s = self.values[inside], held_s[inside]
         if not held_s.sum():

@@ -27,6 +27,7 @@ from radt.frontend.data.workload.model import (
     Total,
 )
 from radt.frontend.data.workload.subject import Subject
+from radt.model import SeriesKind
 from radt.store.overview import envelope
 from radt.store.reader import StoreReader
 from radt.store.records import Float64Array, GapRecord, Samples, SeriesRecord, SummaryRecord
@@ -75,7 +76,11 @@ def read(
     samples = source.samples(stretch, ended=run.record.status.ended)
     if not len(samples):
         return None
-    readings = Readings((samples.times_ns - origin_ns) / 1e9, samples.values, record.interval_s)
+    counted_from_s = None
+    if record.kind is SeriesKind.COUNTER:
+        counted_from_s = (max(summary.first_ns, stretch.start_ns or 0) - origin_ns) / 1e9
+    at_s = (samples.times_ns - origin_ns) / 1e9
+    readings = Readings(at_s, samples.values, record.interval_s, counted_from_s)
     holes_s = [
         (gap.start_ns - origin_ns) / 1e9
         for gap in gaps
@@ -123,10 +128,10 @@ def broken(readings: Readings, holes_s: Sequence[float], thinned_s: float = 0.0)
     if not len(where):
         return readings
     middles = (at_s[where - 1] + at_s[where]) / 2
-    return Readings(
-        np.insert(at_s, where, middles),
-        np.insert(readings.values, where, np.nan),
-        readings.interval_s,
+    return replace(
+        readings,
+        at_s=np.insert(at_s, where, middles),
+        values=np.insert(readings.values, where, np.nan),
     )
 
 
@@ -143,7 +148,10 @@ def united(several: Sequence[Readings]) -> Readings:
     at_s, values = at_s[order], values[order]
     first = np.diff(at_s, prepend=-np.inf) > _SAME_INSTANT_S
     intervals = [part.interval_s for part in several if part.interval_s is not None]
-    merged = Readings(at_s[first], values[first], max(intervals, default=None))
+    begun_s = [part.counted_from_s for part in several if part.counted_from_s is not None]
+    merged = Readings(
+        at_s[first], values[first], max(intervals, default=None), min(begun_s, default=None)
+    )
     return broken(merged, [])
 
 
@@ -153,7 +161,7 @@ def added(several: Sequence[Readings]) -> Readings:
     values = first.values.copy()
     for other in several[1:]:
         values += np.interp(first.at_s, other.at_s, other.values, left=0.0, right=0.0)
-    return Readings(first.at_s, values, first.interval_s)
+    return replace(first, values=values)
 
 
 def on_cells(readings: Readings, edges_s: Float64Array) -> Float64Array:
@@ -361,4 +369,4 @@ def thinned(readings: Readings) -> Readings:
         return readings
     times_ns = np.round(readings.at_s * 1e9).astype(np.int64)
     kept = envelope(Samples(times_ns, readings.values), _TOTAL_POINTS)
-    return Readings(kept.times_ns / 1e9, kept.values, readings.interval_s)
+    return replace(readings, at_s=kept.times_ns / 1e9, values=kept.values)

@@ -221,8 +221,12 @@ class Server:
         if expected and not state.plan:
             state.members.expected = max(state.members.expected, expected)
             state.return_deadline = state.return_deadline or time.monotonic() + _RETURN_S
-        state.send(member, {"welcome": os.getpid(), "buffer": state.options.buffer})
-        state.send_all({"members": len(state.members.by_number)})
+        members = len(state.members.by_number)
+        for other in state.members.all():  # who knows that it has joined, knows that they know
+            if other is not member:
+                state.send(other, {"members": members})
+        welcome = {"welcome": os.getpid(), "buffer": state.options.buffer, "members": members}
+        state.send(member, welcome)
         for message in state.announced:
             state.send(member, message)
 

@@ -166,6 +166,7 @@ class Session:
             self._connection.close()
             raise self._refused(Factory.from_json(answer.json["refused"]))
         self.server_pid, self._buffer = answer.json["welcome"], answer.json["buffer"]
+        self.members = answer.json["members"]
         if self.server_pid == os.getpid():
             self._connection.close()
             raise LoaderError(
