@@ -97,7 +97,13 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
 
     drag_zoom(watched, RSS, 0.2, 0.4)
     wait_until(lambda: x_range(watched)[1] < 150, "a zoom from another chart")
-    chart(watched, RSS).locator(".nsewdrag").first.dblclick()
+
+    def double_clicked() -> bool:
+        """On a busy machine, Plotly may see two clicks that are 300 ms apart."""
+        chart(watched, RSS).locator(".nsewdrag").first.dblclick()
+        return bool(watched.page.evaluate("window.radt.compare.window('barrier') === null"))
+
+    wait_until(double_clicked, "the double click")
     wait_until(lambda: x_range(watched) == pytest.approx([0, 230]), "a double click resets")
     # Where nothing is zoomed it leaves the charts as they are.
     chart(watched, RSS).locator(".nsewdrag").first.dblclick()
@@ -106,19 +112,23 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
     assert watched.errors == []
 
 
-def test_pointing_at_runs_and_at_charts(site, watched):
+def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     """One fades the other runs, the other shows a cursor with values in all charts."""
     open_page(watched, site.url)
     fade = (
         f"g => Object.fromEntries({LINES}.map(t => [t.name,"
         " g.querySelector('.scatterlayer .trace' + t.uid).style.opacity]))"
     )
+
+    def plain(metric: str) -> list[str]:
+        faded = chart(watched, metric).evaluate(fade)
+        return [name for name, opacity in faded.items() if not opacity]
+
     row(watched, "three b").hover()
     for metric in ("loss", RSS):
-        faded = chart(watched, metric).evaluate(fade)
-        assert [name for name, opacity in faded.items() if not opacity] == ["three b  cnn-small"]
+        wait_until(lambda m=metric: plain(m) == ["three b  cnn-small"], "the other runs faded")
     watched.page.locator(".wordmark").hover()
-    assert set(chart(watched, "loss").evaluate(fade).values()) == {""}
+    wait_until(lambda: len(plain("loss")) == 6, "all runs as before")
 
     asked = []
     watched.on("request", lambda request: asked.append(request.url))
@@ -327,7 +337,7 @@ def test_names_are_shown_as_text(demo, serve, watched):
     assert page.locator("main img, .panel img").count() == 0
 
 
-def test_a_dashboard_that_is_gone_is_said_and_awaited(site, watched):
+def test_a_dashboard_that_is_gone_is_said_and_awaited(site, watched, wait_until):
     open_page(watched, site.url, "?c=loss", cards=1)
     context = watched.page.context
     context.set_offline(True)
@@ -338,7 +348,7 @@ def test_a_dashboard_that_is_gone_is_said_and_awaited(site, watched):
     context.set_offline(False)
     expect(note).to_be_hidden()
     expect(card(watched, "loss").locator(".card-body")).to_have_attribute("data-state", "drawn")
-    assert names(watched)[0] == "solo"
+    wait_until(lambda: names(watched)[0] == "solo", "the chart by workload")
 
 
 def test_only_charts_near_the_window_are_asked_for(site, watched):

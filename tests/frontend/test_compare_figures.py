@@ -58,12 +58,19 @@ def test_the_pointer_shows_times_of_day_in_all_charts(site, watched, wait_until)
     assert watched.errors == []
 
 
-def test_the_list_has_the_dashes_of_the_lines(site, watched):
+def test_the_list_has_the_dashes_of_the_lines(site, watched, wait_until):
     open_page(watched, site.url)
     swatch = row(watched, "three b").locator(".swatch")
     assert swatch.get_attribute("data-stroke") is None
     watched.page.get_by_role("button", name="Mono").click()
     expect(swatch).to_have_attribute("data-stroke", re.compile(r"^\d+px,\d+px"))
-    strokes = chart(watched, "loss").evaluate("g => g.layout.meta.lines.map((l) => l.stroke)")
-    assert strokes[2] == swatch.get_attribute("data-stroke")
-    assert len(set(strokes)) == 6
+
+    def strokes() -> list[str | None]:
+        found: list[str | None] = chart(watched, "loss").evaluate(
+            "g => g.layout.meta.lines.map((line) => line.stroke)"
+        )
+        return found
+
+    # Another chart may have been drawn before this one, and told the list.
+    wait_until(lambda: strokes()[2] == swatch.get_attribute("data-stroke"), "the same dashes")
+    assert len(set(strokes())) == 6

@@ -288,7 +288,7 @@ def test_the_browser_goes_with_the_dashboard(wait_until: Callable[..., None]) ->
     dashboard.wait()
     dashboard.stdout.close()
     wait_until(lambda: not chrome_processes("killed"), "all of it has ended")
-    assert not Path(folder).exists()
+    wait_until(lambda: not Path(folder).exists(), "its folder is deleted")
 
 
 def test_a_missing_browser_is_said_with_its_remedy(

@@ -19,30 +19,43 @@ from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from tests.support.bench import Bench, bench_in
 
-#: A burst of writing between seconds without any. Nothing is read in its middle, as on a machine
-#: with too much to do: a gap.
+#: A burst of writing between two readings, and another one while nothing is read for more than a
+#: second, as on a machine with too much to do: a gap.
 _SCRIPT = """
 import os, signal, time
 from pathlib import Path
 from radt.collector.start import PidLock
-def rest(until):
-    while time.monotonic() < until:
-        pass
+from radt.store.reader import StoreReader
+run_id = os.environ["RADT_RUN_ID"]
 folder = Path(os.environ["RADT_RUNTIME_DIR"])
-collector = [PidLock(folder / f"{name}.lock").holder() for name in ("guardian", "worker")]
-begun = time.monotonic()
-rest(begun + 1)
-with open(os.devnull, "wb", buffering=0) as sink:
-    for part in range(2):
+def is_read(since_ns):
+    with StoreReader("radt-data/radt.db") as reader:
+        return any(
+            one.metric == "process.io.written"
+            and (reader.samples(run_id, one.series_no).times_ns > since_ns).any()
+            for one in reader.series([run_id])
+        )
+def wait_for_a_reading():
+    since_ns = time.time_ns()
+    while not is_read(since_ns):
+        time.sleep(0.02)
+def write():
+    with open(os.devnull, "wb", buffering=0) as sink:
         for _ in range(20):
             sink.write(bytes(100_000))
-        if part == 0:
-            for pid in collector:
-                os.kill(pid, signal.SIGSTOP)
-            rest(begun + 2.5)
-    for pid in collector:
-        os.kill(pid, signal.SIGCONT)
-rest(begun + 4)
+wait_for_a_reading()
+write()
+wait_for_a_reading()
+collector = [PidLock(folder / f"{name}.lock").holder() for name in ("guardian", "worker")]
+for pid in collector:
+    os.kill(pid, signal.SIGSTOP)
+until = time.monotonic() + 1.5
+while time.monotonic() < until:
+    pass
+write()
+for pid in collector:
+    os.kill(pid, signal.SIGCONT)
+wait_for_a_reading()
 """
 _EXPERIMENT = """\
 Experiment, Workload, Devices, Collocation, Listeners, File
@@ -52,7 +65,7 @@ facts     , 1       , cpu    , -          , iostat@200ms, train.py
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with bench_in(tmp_path, columns=80, with_mlflow=False) as made:
+    with bench_in(tmp_path, columns=80, with_mlflow=False, RADT_FLUSH_S="0.2") as made:
         yield made
 
 

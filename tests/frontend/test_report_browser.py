@@ -83,7 +83,7 @@ def test_table_sorts_by_its_heads_and_the_address_keeps_it(study, serve, watched
     assert watched.errors == []
 
 
-def test_charts_links_files_and_interference(study, serve, watched):
+def test_charts_links_files_and_interference(study, serve, watched, wait_until):
     page = watched.page
     page.goto(f"{serve()}/report")
     shown(page, ".report-chart .barlayer .point path")
@@ -108,8 +108,12 @@ def test_charts_links_files_and_interference(study, serve, watched):
     first = charts.first
     expect(first.locator(".barlayer .point path")).to_have_count(3)
     expect(first.locator(".annotation-text", has_text="OOM")).to_be_visible()
-    first.locator(".barlayer .point path").nth(1).hover(force=True)
-    expect(first.locator(".hoverlayer")).to_contain_text("n = 1")
+
+    def pointed_at() -> bool:
+        first.locator(".barlayer .point path").nth(1).hover(force=True)
+        return "n = 1" in (first.locator(".hoverlayer").text_content() or "")
+
+    wait_until(pointed_at, "what is under the pointer: charts that are drawn later move others")
     expect(first.locator(".hoverlayer")).to_contain_text("runs 3.00 s to 3.60 s")
 
     link = names(page).nth(1).get_by_role("link")
@@ -170,7 +174,7 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     expect(facts).to_contain_text("epoch 1")
     page.wait_for_url("**o.report.window=epoch**")
     expect(page.locator(".report-table tbody tr").first).to_contain_text("9.00")
-    page.get_by_role("switch", name="only overlap").click(force=True)
+    page.get_by_role("switch", name="only overlap").press("Space")
     expect(facts).to_contain_text("epoch 1, while all runs of the workload ran")
     page.wait_for_url("**o.report.overlap=1**")
     page.reload()
@@ -181,7 +185,7 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     expect(facts).to_contain_text("all epochs after the first")
     field.fill("")
     expect(page).not_to_have_url(re.compile("report.window"))
-    page.get_by_role("switch", name="only overlap").click(force=True)
+    page.get_by_role("switch", name="only overlap").press("Space")
     expect(facts).not_to_contain_text("while")
     assert watched.errors == []
 
@@ -263,7 +267,7 @@ def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
     field.fill("epoch:1")
     page.wait_for_url("**o.report.window=epoch**1**")
     page.evaluate(HELD_CONTROLS)
-    page.get_by_role("switch", name="only overlap").click(force=True)
+    page.get_by_role("switch", name="only overlap").press("Space")
     page.wait_for_function("() => window.held")
     field.fill("epoch:2")
     # Typing is debounced: the answer comes right after the field's value has reached Dash.
@@ -283,7 +287,7 @@ def test_a_late_answer_leaves_alone_what_is_switched(study, serve, watched):
     overlap = page.get_by_role("switch", name="only overlap")
     expect(page.locator("#report-facts")).not_to_be_empty()
     page.evaluate(HELD_CONTROLS)
-    overlap.click(force=True)
+    overlap.press("Space")
     page.wait_for_function("() => window.held")
     page.wait_for_url("**o.report.overlap=1**")
     # Off again, and in the same task comes the answer to the view in which it was on.

@@ -112,6 +112,7 @@ def test_a_zoom_is_shared_by_all_rows_and_the_address_and_goes_away(bench, serve
     zoomed = page.evaluate(ranges)[0]
     page.reload()
     drawn(page, "cpu")
+    all_drawn(page)
     page.wait_for_function(f"(zoomed) => ({ranges})().every((one) => one === zoomed)", arg=zoomed)
     box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
     assert box is not None

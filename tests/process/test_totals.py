@@ -15,8 +15,9 @@ from radt.usage import TOTALS
 from tests.support.bench import Bench
 from tests.support.loads import ACCOUNT, LOAD
 
-#: What the end of a process that wrote down its own accounts may take after that.
-ENDING_S = 0.005
+#: What the end of a process that wrote down its own accounts may take after that, of a core that
+#: it shares.
+ENDING_S = 0.03
 #: Of bytes, faults and switches alike: its last file, and its end.
 ENDING = 300
 KINDS = ("cpu", "memory", "files", "children", "exec", "daemon")
