@@ -99,7 +99,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
 @pytest.fixture
 def impatient(collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that does not return is soon given up; must come before the collector starts."""
-    monkeypatch.setenv("RADT_COLLECTOR_HANG_S", "0.5")
+    monkeypatch.setenv("RADT_COLLECTOR_HANG_S", "2")
 
 
 @pytest.fixture

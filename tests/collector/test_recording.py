@@ -118,7 +118,7 @@ def test_rows_that_are_there_already_stay_as_they_are(project: Project) -> None:
 
 
 def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Project) -> None:
-    runner = CollectorClient(start=False, timeout_s=60, patience_s=1)
+    runner = CollectorClient(start=False, timeout_s=180, patience_s=5)
     begun_s = project.client.status().uptime_s
     with (
         closing(sqlite3.connect(project.home.store_path)) as database,
@@ -126,7 +126,7 @@ def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Projec
     ):
         database.execute("BEGIN EXCLUSIVE")
         names = pool.submit(runner.record, [described(project, name="cnn")])
-        wait_for(lambda: project.client.status().uptime_s > begun_s + 3, "others would give up")
+        wait_for(lambda: project.client.status().uptime_s > begun_s + 7, "others would give up")
         database.rollback()
         assert names.result() == ["cnn"]
     assert runner.away is None

@@ -310,7 +310,7 @@ def test_runner_killed_while_mlflow_does_not_answer(scene: Scene) -> None:
     scene.bench.script("say.sh", f"#!/bin/sh\nexec {sys.executable} say.py $@\n").chmod(0o755)
     path = scene.experiment("1,0,3g.20gb,,say.py,a", "1,cpu,,,say.sh,b")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(180)
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         runner = scene.bench.start(path.name, "--yes", "--tracking-uri", uri)
         asking, _ = silent.accept()

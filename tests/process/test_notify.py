@@ -54,6 +54,13 @@ class Hook:
         return f"http://127.0.0.1:{self.server.server_address[1]}/T0/geheim?key=pssst"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long; tests that are about this leave less time."""
+    monkeypatch.setattr(notify, "SEND_TIMEOUT_S", 180.0)
+    monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 180.0)
+
+
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     class Handler(BaseHTTPRequestHandler):
@@ -211,7 +218,6 @@ def test_command_that_takes_too_long_makes_way_for_the_next(
         # The next one has the time that it needs.
         monkeypatch.setattr(notify, "SEND_TIMEOUT_S", 180.0)
 
-    monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 180.0)
     monkeypatch.setattr(notify, "SEND_TIMEOUT_S", 0.2)
     notifier = Notifier(
         script('[ "$RADT_NOTIFY_EVENT" = ended ] && exec touch done\nsleep 600'), complain

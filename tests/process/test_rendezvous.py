@@ -269,13 +269,14 @@ def test_socket_is_private_and_goes_with_the_barrier(barrier_of: Make) -> None:
     barrier = barrier_of("a")
     assert stat.S_IMODE(barrier.path.parent.stat().st_mode) == 0o700
     assert barrier.path.parent.parent == runtime_dir()
-    open_files = set(os.listdir("/proc/self/fd"))
-    another = barrier_of("a")
-    assert barrier.path.exists()  # the new one took away only what belongs to nobody
-    another.close()
-    another.close()
-    # What earlier tests have left open may be closed meanwhile.
-    assert set(os.listdir("/proc/self/fd")) <= open_files
+    open_files = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        another = barrier_of("a")
+        assert barrier.path.exists()  # the new one took away only what belongs to nobody
+        another.close()
+        another.close()
+    # Others in this process may open and close some meanwhile.
+    assert len(os.listdir("/proc/self/fd")) < open_files + 50
     assert not another.path.parent.exists()
     another.gone("a")
 

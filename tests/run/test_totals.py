@@ -17,7 +17,7 @@ from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.waiting import alive, wait_until
 
 #: What entering and leaving the block takes besides what is in it, in seconds, and in bytes.
-AROUND_S, AROUND = 0.02, 20_000
+AROUND_S, AROUND = 0.2, 20_000
 
 WORK = """\
 import json, os, resource, subprocess, sys, time
@@ -62,7 +62,9 @@ def test_totals_of_a_script_are_those_of_its_block(alone: Alone) -> None:
         "print(json.dumps({key: after[key] - before[key] for key in after}))\n"
         "print(after['rss_peak_bytes'])",
     )
-    out, err = alone.run(source)
+    # To start a collector, again if it is slow to come, takes CPU time of the script's.
+    with CollectorClient.connect(timeout_s=TIMEOUT_S):
+        out, err = alone.run(source)
     assert err == ""
     (run,) = alone.reader.runs()
     totals = radt.totals(run.run_id, home=alone.home)
@@ -81,7 +83,8 @@ def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
         "with radt.Run() as run:\n"
         "    print(run.id, flush=True)\n"
         "    open('go.pipe').read()\n"
-        "    while time.process_time() < 1: pass\n"
+        "    end = time.process_time() + 1\n"
+        "    while time.process_time() < end: pass\n"
     )
     assert training.stdout is not None
     run_id = training.stdout.readline().strip()
@@ -101,7 +104,7 @@ def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
         return radt.totals(run_id, home=alone.home)
 
     wait_until(lambda: "cpu_time_s" in totals(), "the totals of the first run")
-    assert 0.5 < totals()["cpu_time_s"] < 1.5
+    assert 1 <= totals()["cpu_time_s"] < 1.9
 
 
 def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
@@ -123,7 +126,7 @@ def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
             _, err = rank.communicate(timeout=TIMEOUT_S)
             assert (rank.returncode, err) == (0, "")
     (run,) = alone.reader.runs()
-    assert 1 <= radt.totals(run.run_id, home=alone.home)["cpu_time_s"] < 1.2
+    assert 1 <= radt.totals(run.run_id, home=alone.home)["cpu_time_s"] < 1.5
 
 
 @pytest.mark.mlflow
@@ -187,7 +190,7 @@ def test_of_a_killed_script_there_is_a_lower_bound(alone: Alone) -> None:
     wait_until(lambda: alone.reader.run(run_id).status.ended, "its end is in the store")
     totals = radt.totals(run_id, home=alone.home)
     # The kernel counts in ticks of 10 ms.
-    assert 1.9 < totals["cpu_time_s_at_least"] < 2.5
+    assert 1.9 < totals["cpu_time_s_at_least"] < 3.5
     assert totals["rss_peak_bytes_at_least"] > 60_000_000
     assert "io_written_bytes_at_least" in totals
     assert not {"cpu_time_s", "rss_peak_bytes", "io_written_bytes"} & totals.keys()
