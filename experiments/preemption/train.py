@@ -271,7 +271,7 @@ def main() -> None:
                 summary["step_cpu_ms"] = (time.thread_time() - begin_cpu_s) / trained * 1e3
                 summary["steps_per_s"] = trained / (time.perf_counter() - begin_s)
                 summary["last_loss"] = losses[-1]
-        if server.latencies_s:
+        if len(server.latencies_s) > 1:  # quantiles need two
             cuts = statistics.quantiles(server.latencies_s, n=100)
             summary["p50_ms"], summary["p95_ms"] = cuts[49] * 1e3, cuts[94] * 1e3
             summary["answer_cpu_ms"] = statistics.mean(server.answers_s) * 1e3

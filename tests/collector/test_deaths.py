@@ -73,7 +73,7 @@ def test_a_killed_guardian_is_replaced_and_restarts_the_worker_again(project: Pr
     count = run.counts["system.load"]
     wait_for(lambda: run.has("system.load", count + 3), "the worker to go on")
     assert project.client.status().guardian_pid is None
-    CollectorClient.connect().close()
+    CollectorClient.connect(timeout_s=DEADLINE_S).close()
     wait_for(lambda: project.client.status().guardian_pid)
     assert holder("worker") == worker, "adopted, not replaced"
     _kill("worker")
@@ -252,7 +252,7 @@ def test_no_thread_or_descriptor_is_left_over(project: Project) -> None:
     def one_run() -> None:
         run = project.run("top", interval_s=0.03)
         wait_for(lambda: project.client.live([run.run_id])[run.run_id].samples > 0)
-        with CollectorClient.connect() as other:
+        with CollectorClient.connect(timeout_s=DEADLINE_S) as other:
             other.status()
         run.finish()
 

@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 def sink(path: Path) -> Iterator[StoreSink]:
     sink = StoreSink(path, Clock.for_machine, 0.02, ProcessTable(), Deliverers(), lambda run: None)
     yield sink
-    sink.stop(5)
+    sink.stop(180)
 
 
 def _started(sink: StoreSink, run_id: str) -> ActiveRun:
@@ -137,5 +137,5 @@ def test_the_disk_is_waited_for_as_often_as_asked(
         run = _started(sink, GOOD)
         assert run.recorded.wait(180)
     finally:
-        sink.stop(5)
+        sink.stop(180)
     assert set(synced) == ({f"{path}-wal"} if disk_sync_s else set())

@@ -18,7 +18,7 @@ from radt.model import MarkerKind, RunStatus
 from tests.support.bench import RADT, Bench, stop_collectors
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "collocation"
-WITH_TORCH_S = 600.0
+WITH_TORCH_S = 1500.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.bench import Bench
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "preemption"
 TINY = (
-    "--steps 16 --seconds 0.5 --batch-size 4 --edge 8 --width 4 --blocks 1 --max-segment-ms 0.1 "
+    "--steps 48 --seconds 2 --batch-size 4 --edge 8 --width 4 --blocks 1 --max-segment-ms 0.1 "
     "--requests-per-s 200 --serve-width 16"
 )
 
@@ -66,5 +66,5 @@ def test_a_tiny_variant_serves_and_trains_the_same_in_all_arms(bench: Bench) -> 
                     assert (values > 0).all()
                     served.add(params["arm"])
     assert served == {"sliced", "lease", "migrate"}
-    assert len(losses["sliced"]) == 16
+    assert len(losses["sliced"]) == 48
     assert losses["sliced"] == losses["lease"] == losses["migrate"]
