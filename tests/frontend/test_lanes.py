@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
@@ -71,12 +71,6 @@ def source(recorded: Bench) -> Iterator[Source]:
     opened = Source(recorded.home / "radt.db")
     yield opened
     opened.close()
-
-
-def top(element: Locator) -> float:
-    box = element.bounding_box()
-    assert box is not None
-    return box["y"]
 
 
 def lives_of(source: Source) -> tuple[Life, ...]:
@@ -198,11 +192,14 @@ def test_the_pages_show_lanes_and_children(recorded: Bench, watched: Watched) ->
         expect(page.locator("#workload-rows .workload-lane").first).to_have_text("job resnet")
         expect(page.locator("#workload-rows .workload-child")).to_have_count(4)
         expect(page.locator("[data-fact=status] dd")).to_have_text("2 finished")
-        labels = page.locator("#workload-rows .workload-row")
-        outcomes = page.locator("#workload-outcomes .workload-row")
-        expect(outcomes).to_have_count(6)
-        assert [top(labels.nth(row)) for row in range(6)] == [
-            top(outcomes.nth(row)) for row in range(6)
-        ]
+        expect(page.locator("#workload-outcomes .workload-row")).to_have_count(6)
+        # At one moment: charts that are drawn later move all of it.
+        page.wait_for_function(
+            """() => {
+              const tops = (place) => [...document.querySelectorAll(`${place} .workload-row`)]
+                .map((row) => row.getBoundingClientRect().top).slice(0, 6).join();
+              return tops("#workload-rows") === tops("#workload-outcomes");
+            }"""
+        )
         page.goto(f"{address}/report")
         expect(page.locator(".report-table .runs").filter(has_text="↳")).to_have_count(4)

@@ -198,11 +198,11 @@ def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
 def test_a_timeout_ends_the_program_and_then_its_report_is_written(
     tools: Tools, bench: Bench
 ) -> None:
-    bench.experiment(f"Timeout,{HEAD}5s,1,late,cpu,nsysraw,train.py,hang\n")
+    bench.experiment(f"Timeout,{HEAD}10s,1,late,cpu,nsysraw,train.py,hang\n")
     bench.radt("experiment.csv", code=1)
 
     run = only_run(bench)
-    assert (run.status, run.end_reason) == (RunStatus.TIMEOUT, "longer than 5 s")
+    assert (run.status, run.end_reason) == (RunStatus.TIMEOUT, "longer than 10 s")
     (report,) = Path(run.spool, "artifacts", "profiles").iterdir()
     assert "[<Signals.SIGINT" in report.read_text() or "[2]" in report.read_text()
 
