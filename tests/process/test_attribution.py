@@ -158,8 +158,12 @@ def test_nothing_of_a_colleague_is_given_to_runs(
     seconds = (max(c.times_ns[-1] for c in cards) - min(c.times_ns[0] for c in cards)) / 1e9
     card_j = max(c.values[-1] for c in cards) - min(c.values[0] for c in cards)
     above_idle_j = card_j - IDLE_W * seconds
-    assert above_idle_j == pytest.approx((USED_W - IDLE_W) * seconds, rel=0.01)
-    assert 0 < joules["a"][-1] + joules["b"][-1] <= 0.5 * above_idle_j
+    # A reading has the time at which it began; on a busy machine it comes to the counter later.
+    ledgers = [held.bench.reader.ledger([held.run(letter).run_id]) for letter in "ab"]
+    late_s = max(one.sampling_max_ns for ledger in ledgers for one in ledger) / 1e9
+    off_j = USED_W * 2 * late_s + 0.01 * above_idle_j
+    assert above_idle_j == pytest.approx((USED_W - IDLE_W) * seconds, abs=off_j)
+    assert 0 < joules["a"][-1] + joules["b"][-1] <= 0.5 * above_idle_j + off_j
     times = [held.samples(letter, "process.gpu.energy").times_ns for letter in "ab"]
     _, of_a, of_b = np.intersect1d(*times, return_indices=True)
     grown = np.diff(joules["a"][of_a]), np.diff(joules["b"][of_b])
