@@ -261,6 +261,7 @@ def test_no_thread_or_descriptor_is_left_over(project: Project) -> None:
     before = held()
     for _ in range(20):
         one_run()
+
     def given_back() -> bool:
         # Threads that have been told to end are ending; one that looks for runs comes and goes.
         return all(now < was + 10 for now, was in zip(held(), before, strict=True))
