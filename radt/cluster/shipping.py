@@ -240,12 +240,14 @@ def files_of(run_dir: RunDir) -> Iterator[tuple[Path, str]]:
 
 
 def pack(path: Path, files: Iterable[tuple[Path, str]]) -> None:
-    """Write files into one that appears complete or not at all.
+    """Write files into one of ``runs/RUN``, which appears complete or not at all.
 
     Raises:
-        OSError: A file cannot be read, or there is no room.
+        OSError: A file cannot be read, or there is no room, or no folder for ``runs``.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not its parents: where the shared folder is away, they would be on the node's own disk.
+    for folder in (path.parent.parent, path.parent):
+        folder.mkdir(mode=0o700, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
     try:
         with temporary.open("wb") as packed:

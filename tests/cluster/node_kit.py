@@ -172,6 +172,12 @@ def collectors_of(place: Path) -> list[int]:
     return found
 
 
+def wait_collectors(place: Path) -> list[int]:
+    """Guardian and worker, as soon as both are there."""
+    wait_until(lambda: len(collectors_of(place)) == 2, "the collector of the job")
+    return collectors_of(place)
+
+
 @contextmanager
 def nodes_in(bench: Bench, folder: Path) -> Iterator[Nodes]:
     """Nodes beside a bench; what runs on them is gone afterwards."""

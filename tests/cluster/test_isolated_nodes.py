@@ -34,7 +34,7 @@ with radt.Run() as run:
 
 
 def test_all_arrives_through_the_folder() -> None:
-    with isolated_slurm_cluster(2, 1, settings={"KillWait": "30"}) as slurm:
+    with isolated_slurm_cluster(2, 1) as slurm:
         folder = slurm.shared / "study"
         folder.mkdir()
         (folder / "train.py").write_text(_TRAIN)
@@ -82,4 +82,4 @@ def test_all_arrives_through_the_folder() -> None:
             assert set(runs) == set(hosts)
             assert {run.status for run in runs.values()} == {RunStatus.FINISHED}
             assert all(len(reader.ledger([run_id])) > 0 for run_id in runs)
-        assert [pid for node in slurm.nodes for pid in slurm.job_processes(node)] == []
+        wait_until(lambda: not any(map(slurm.job_processes, slurm.nodes)), "no process of a job")

@@ -26,10 +26,19 @@ from radt.tags import (
     CLUSTER_NODE,
     CLUSTER_SUPERSEDED,
 )
-from tests.cluster.node_kit import JOB, TRAIN, Nodes, collectors_of, nodes_in, texts, view
+from tests.cluster.node_kit import (
+    JOB,
+    TRAIN,
+    Nodes,
+    collectors_of,
+    nodes_in,
+    texts,
+    view,
+    wait_collectors,
+)
 from tests.support.bench import bench_in, stop_collectors
 from tests.support.disk import SmallDisk, small_disk  # noqa: F401 - a fixture
-from tests.support.waiting import TIMEOUT_S, wait_until
+from tests.support.waiting import TIMEOUT_S, stands_still, wait_until
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Listeners,File,Params\n"
 WAITS = HEADER + "study,1,alone,,,cpu,top@100ms,train.py,--wait go\n"
@@ -243,8 +252,7 @@ def test_two_jobs_on_a_node_share_nothing(nodes: Nodes) -> None:
     wait_until(lambda: is_training(nodes, 2), "both train")
     places = nodes.places()
     assert [place.name[-5:] for place in places] == ["0-0.1", "0-1.1"]
-    first, second = (set(collectors_of(place)) for place in places)
-    assert len(first) == len(second) == 2
+    first, second = (set(wait_collectors(place)) for place in places)
     assert not first & second
     # The end of one leaves the other's alone.
     os.kill(runners[0].pid, signal.SIGTERM)
@@ -260,7 +268,7 @@ def test_a_collector_that_is_killed_loses_nothing(nodes: Nodes, killed: list[int
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
     runner = nodes.start(spool)
     wait_until(lambda: is_training(nodes), "it trains")
-    collectors = collectors_of(nodes.places()[0])
+    collectors = wait_collectors(nodes.places()[0])
     for number in killed:
         os.kill(collectors[number], signal.SIGKILL)
     let_go(nodes)
@@ -307,6 +315,7 @@ def test_a_shared_folder_that_is_away_costs_nothing(nodes: Nodes) -> None:
     done = "done with lr"
     wait_until(lambda: done in (place / "output.log").read_text(), "training has gone on")
     assert runner.poll() is None
+    assert not spool.path.exists(), "nothing is made where it was"
     away.rename(spool.path)
     assert runner.wait(TIMEOUT_S) == 0
     assert texts(spool) == ["FINISHED"]
@@ -345,9 +354,12 @@ def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes) -> Non
     wait_until(lambda: view(spool).statuses, "it says so")
     runs = spool.attempts(JOB)[0].path / "runs"
     wait_until(runs.exists, "it sends")
-    away = runs.with_name("away")
-    runs.rename(away)
+    # Its thread would make the folder again in between.
+    runner.send_signal(signal.SIGSTOP)
+    wait_until(lambda: stands_still(runner.pid), "it stands still")
+    runs.rename(runs.with_name("away"))
     runs.write_text("in the way")
+    runner.send_signal(signal.SIGCONT)
     let_go(nodes)
     (place,) = nodes.places()
     assert runner.wait(TIMEOUT_S) == 1

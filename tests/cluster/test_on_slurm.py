@@ -51,8 +51,7 @@ time = "20min"
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    # As sites have it: time enough for a job to end by itself.
-    with slurm_cluster(3, 2, settings={"KillWait": "30"}) as cluster:
+    with slurm_cluster(3, 2) as cluster:
         yield cluster
 
 
@@ -125,8 +124,9 @@ class Study:
                     tags[run.run_id][CLUSTER_NODE] for run in runs if run.workload_id == workload_id
                 }
                 assert len(nodes) <= 1  # all rows of a workload were on one node
-        assert self.queue() == []
-        assert [pid for name in self.slurm.nodes for pid in self.slurm.job_processes(name)] == []
+        # A job has said that it has ended a little before Slurm says so.
+        wait_until(lambda: self.queue() == [], "an empty queue")
+        wait_until(lambda: not any(map(self.slurm.job_processes, self.slurm.nodes)), "no process")
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_ctrl_c_ends_the_looking_and_stop_cancels(study: Study) -> None:
     assert "was submitted to slurm" in refusal
     study.radt("stop", "study.csv")
     assert set(study.statuses()) == {"KILLED: stopped by the user"}
-    assert study.queue() == []
+    wait_until(lambda: study.queue() == [], "an empty queue")
     assert len(list(study.folder.glob("ended.*"))) == 0
     study.go()
     study.radt("study.csv")  # resumes
@@ -234,6 +234,8 @@ def test_a_detached_follower_is_attached_to(study: Study) -> None:
     assert "runs in the background" in study.radt("study.csv", "--detach")
     wait_until(lambda: study.started() == 1, "the row to run")
     attached = study.start("attach", "study.csv")
+    assert attached.stdout is not None
+    assert "this only looks" in attached.stdout.readline()
     study.go()
     output, _ = attached.communicate()
     assert attached.returncode == 0, output

@@ -22,7 +22,7 @@ _SITE = 'on = "slurm"\n[cluster]\nfolder = "{folder}/shared"\ntime = "20min"\nse
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    with slurm_cluster(2, 0, settings={"KillWait": "30"}) as cluster:
+    with slurm_cluster(2, 0) as cluster:
         yield cluster
 
 

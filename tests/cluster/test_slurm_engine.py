@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -120,8 +121,12 @@ def test_jobs_are_submitted_found_followed_and_end(cluster: Slurm, jobs: Jobs) -
     assert [str(job) for job in sorted(states)] == [f"{array}_{index}" for index in (0, 1, 2, 3, 7)]
     assert {states[JobId(array, index)].nodes for index in range(4)} == {"node1", "node2"}
     assert {states[JobId(array, index)].phase for index in range(4)} == {Phase.RUNNING}
-    waiting = wait_phase(engine, JobId(array, 7), Phase.QUEUED)
-    assert waiting.reason in ("JobArrayTaskLimit", "Resources", "Priority")
+    wait_until(
+        lambda: engine.states([array])[JobId(array, 7)].reason
+        in ("JobArrayTaskLimit", "Resources", "Priority"),
+        "why the last one waits",
+    )
+    assert engine.states([array])[JobId(array, 7)].phase is Phase.QUEUED
     jobs.go.touch()
     for index in (0, 1, 2, 3, 7):
         ended = wait_phase(engine, JobId(array, index), Phase.ENDED)
@@ -263,21 +268,26 @@ def test_a_job_starts_again_when_its_node_has_died(
 def test_a_controller_that_is_away_is_no_empty_queue(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Commands try for so many seconds.
-    with slurm_cluster(1, 2, settings={"MessageTimeout": "2"}) as cluster:
+    with slurm_cluster(1, 2) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environ["SLURM_CONF"])
+        # Commands try for so many seconds.
+        text = (cluster.folder / "slurm.conf").read_text()
+        hasty = cluster.folder / "hasty.conf"
+        hasty.write_text(re.sub("MessageTimeout=.*", "MessageTimeout=2", text))
         engine = Engine()
         array = engine.submit(jobs.request(range(3)))
         jobs.wait_started(0, 1)
         before = {job: state.phase for job, state in engine.states([array]).items()}
         cluster.stop_controller()
-        for question in (
-            lambda: engine.states([array]),
-            lambda: engine.submit(jobs.request(array=1)),
-            lambda: engine.cancel([JobId(array, 0)]),
-        ):
-            with pytest.raises(EngineAwayError, match="does not answer"):
-                question()
+        with monkeypatch.context() as away:
+            away.setenv("SLURM_CONF", str(hasty))
+            for question in (
+                lambda: engine.states([array]),
+                lambda: engine.submit(jobs.request(array=1)),
+                lambda: engine.cancel([JobId(array, 0)]),
+            ):
+                with pytest.raises(EngineAwayError, match="does not answer"):
+                    question()
         cluster.start_controller()
         assert engine.find(jobs.intents[0]) == array and engine.find(jobs.intents[1]) is None
         assert {job: state.phase for job, state in engine.states([array]).items()} == before
@@ -292,13 +302,13 @@ def test_a_full_queue_and_jobs_that_ended_long_ago(
     settings = {"MaxJobCount": "4", "MinJobAge": "2", "MaxArraySize": "11"}
     with slurm_cluster(1, 2, settings=settings) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environ["SLURM_CONF"])
-        monkeypatch.setattr(slurm_command, "TIMEOUT_S", 5.0)
         engine = Engine()
         assert engine.max_array_size == 11
         with pytest.raises(ClusterError, match=r"(?i)array"):
             engine.submit(jobs.request([11]))
         array = engine.submit(jobs.request(range(3)))
-        with pytest.raises(SubmitLimitError):
+        with monkeypatch.context() as hasty, pytest.raises(SubmitLimitError):
+            hasty.setattr(slurm_command, "TIMEOUT_S", 5.0)  # sbatch would try for longer
             engine.submit(jobs.request(range(3), array=1))
         assert engine.find(jobs.intents[1]) is None
         jobs.go.touch()

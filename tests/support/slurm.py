@@ -59,12 +59,12 @@ PreemptMode=REQUEUE
 JobRequeue=1
 MaxArraySize=20001
 MaxJobCount=30000
-# Short, so that tests need not wait.
-SlurmdTimeout=6
-SlurmctldTimeout=10
-KillWait=2
-UnkillableStepTimeout=10
-BatchStartTimeout=10
+# As sites have it, or longer: on a busy machine what is late is not dead.
+SlurmdTimeout=300
+SlurmctldTimeout=300
+KillWait=30
+UnkillableStepTimeout=180
+BatchStartTimeout=180
 CompleteWait=0
 MinJobAge=300
 InactiveLimit=0

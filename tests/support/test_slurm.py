@@ -24,7 +24,10 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 def test_nodes_die_alone_and_nothing_is_left(tmp_path: Path) -> None:
     with slurm_cluster(2, 1) as slurm:
         stray = tmp_path / "stray"
-        script = f"#!/bin/sh\nsetsid sleep 1000 & echo $! >{stray}.$SLURMD_NODENAME\nwait"
+        script = (
+            f"#!/bin/sh\nsetsid sleep 1000 & echo $! >{stray}.new.$SLURMD_NODENAME\n"
+            f"mv {stray}.new.$SLURMD_NODENAME {stray}.$SLURMD_NODENAME\nwait"
+        )
         slurm.run("sbatch", "--nodelist=node1", "--output=/dev/null", script=script)
         slurm.run("sbatch", "--nodelist=node2", "--output=/dev/null", script=script)
         for node in slurm.nodes:
