@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -21,8 +22,12 @@ from tests.support.waiting import wait_until
 
 LOOPBACK = "127.0.0.1"
 _PORTS = range(15_000, 22_000)
+#: Each worker of a test run has every so many-th of them: nobody else takes one that it has chosen
+#: before its server listens there.
+_MOST_WORKERS = 16
 _PORT_TRIES = 200
 _START_S = 300.0
+_LOOK_S = 0.1
 _QUOTED_LINES = 8
 
 
@@ -111,9 +116,26 @@ class Answers(Protocol):
     """A server that can be asked whether it answers."""
 
     @property
+    def pid(self) -> int | None:
+        """Its number while it is alive."""
+        ...
+
+    @property
     def answers(self) -> bool:
         """Whether it answers now."""
         ...
+
+
+def is_there(server: Answers) -> bool:
+    """Whether it runs and answers: a busy one takes its time, and is not to be started anew while
+    others use it."""
+    deadline_s = time.monotonic() + _START_S
+    while server.pid is not None and time.monotonic() < deadline_s:
+        if server.answers:
+            # Asked again: the children of a head that was just killed may answer.
+            return server.pid is not None
+        time.sleep(_LOOK_S)
+    return False
 
 
 def session_members(head: int, started_ticks: int) -> list[int]:
@@ -142,8 +164,9 @@ def free_port(preferred: int = 0) -> int:
     Not one of those that the kernel gives to outgoing connections (from 32768 on): a server that
     was down for a minute finds its port free.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for _ in range(_PORT_TRIES):
-        port = preferred or secrets.choice(_PORTS)
+        port = preferred or secrets.choice(_PORTS[worker % _MOST_WORKERS :: _MOST_WORKERS])
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

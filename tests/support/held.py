@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from radt.collector.start import worker_lock
 from radt.store.records import GapRecord, RunRecord, Samples, SeriesRecord
-from tests.support.bench import Bench, alive, wait_until
+from tests.support.bench import Bench, alive, has_store, wait_until
 
 #: Says who it is, and waits for the test.
 _SCRIPT = """
@@ -41,8 +41,14 @@ class Held:
         path = self.bench.experiment(text)
         self.runner = self.bench.start(path.name, "--yes", *options)
         wait_until(lambda: len(self._up()) == len(rows) or self._over(), "all rows run")
-        letters = {run.run_id: run.letter for run in self.bench.reader.runs()}
+        wait_until(lambda: set(self._up().values()) <= self._letters().keys(), "all rows are recorded")
+        letters = self._letters()
         self.pids = {letters[run_id]: pid for pid, run_id in self._up().items()}
+
+    def _letters(self) -> dict[str, str]:
+        if not has_store(self.bench.home):
+            return {}
+        return {run.run_id: run.letter for run in self.bench.reader.runs()}
 
     def _up(self) -> dict[int, str]:
         return {int(path.stem): path.read_text() for path in self.bench.folder.glob("*.up")}

@@ -203,7 +203,7 @@ class HttpLink:
             self.seen.append(Seen(handler.command, handler.path, len(body), status, ours))
 
     def _forward(self, handler: _Handler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection(*self._upstream, timeout=60)
+        connection = http.client.HTTPConnection(*self._upstream, timeout=180)
         try:
             connection.putrequest(
                 handler.command, handler.path, skip_host=True, skip_accept_encoding=True

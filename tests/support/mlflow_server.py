@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from radt.compose.init import FILES
-from tests.support.daemon import LOOPBACK, Answers, Daemon, kept_port, read_port
+from tests.support.daemon import LOOPBACK, Answers, Daemon, is_there, kept_port, read_port
 
 ADMIN = "admin"
 
@@ -150,8 +150,8 @@ class MlflowServer(Answers):
 
     def start(self) -> None:
         """Start it, and return when it answers; does nothing if it runs."""
-        if self.pid is not None and self.answers and self.pid is not None:
-            return  # asked again: the workers of a head that was just killed may answer
+        if is_there(self):
+            return
         self._daemon.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
         port = kept_port(self._port_file)

@@ -23,6 +23,7 @@ from tests.support.daemon import (
     LOOPBACK,
     Answers,
     ServerError,
+    is_there,
     kept_port,
     last_lines,
     read_port,
@@ -96,7 +97,7 @@ class Postgres(Answers):
             user=SUPERUSER,
             password=self._password,
             dbname=database,
-            connect_timeout=10,
+            connect_timeout=60,
         )
         connection.autocommit = True
         return connection
@@ -115,8 +116,8 @@ class Postgres(Answers):
 
         Does nothing if it runs. After a crash Postgres recovers by itself.
         """
-        if self.pid is not None and self.answers and self.pid is not None:
-            return  # asked again: children of a head that was just killed may answer
+        if is_there(self):
+            return
         if not (self.data / "PG_VERSION").exists():
             self._make()
         if self.pid is not None:  # alive, but it does not answer

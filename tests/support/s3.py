@@ -12,7 +12,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.support.daemon import LOOPBACK, Answers, Daemon, free_port, listening
+from tests.support.daemon import LOOPBACK, Answers, Daemon, free_port, is_there, listening
 from tests.support.swift_server import BACKENDS, PORTS_FILE, PROXY, configuration
 
 REGION = "us-east-1"
@@ -75,7 +75,7 @@ class S3Server(Answers):
 
     def start(self) -> None:
         """Start it, and return when it answers; does nothing if it runs."""
-        if self.pid is not None and self.answers:
+        if is_there(self):
             return
         self._daemon.kill()
         (self.folder / "disks" / "disk").mkdir(mode=0o700, parents=True, exist_ok=True)

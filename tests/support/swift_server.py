@@ -67,7 +67,7 @@ def configuration(
     folder: Path, ports: Mapping[str, int], account: str, user: str, secret: str
 ) -> dict[str, str]:
     """The configuration files by name; that of the proxy holds the secret."""
-    timeouts = "node_timeout = 60\nconn_timeout = 10\n"
+    timeouts = "node_timeout = 60\nconn_timeout = 60\n"
     more = {
         "account": "",
         "container": timeouts,
