@@ -188,7 +188,8 @@ def test_nothing_is_left_after_it_is_closed(workers: int) -> None:
             batches = iter(loader)
             next(batches)  # and the loop is left in the middle of a fill
             assert descriptors()
-        assert set(psutil.Process().children(recursive=True)) == children
+        # What tests before this one have left may go meanwhile.
+        assert set(psutil.Process().children(recursive=True)) <= children
         assert not descriptors()
         assert not mappings()
 

@@ -155,10 +155,11 @@ def test_what_comes_late_joins_as_it_asks() -> None:
         begun = [next(batches)[1].tolist() for _ in range(3)]
         window = Taker(shared(20, 2, name=name, join="window"))
         now = Taker(shared(20, 2, name=name, join="now"))
-        following = Taker(shared(20, 2, name=name, join="epoch"))
+        late = shared(20, 2, name=name, join="epoch")
+        following = Taker(late, batches=iter(late))  # it has asked
         for taker in (window, now, following):
             taker.start()
-        wait_until(lambda: window.indices and now.indices and following.indices, "their loops")
+        wait_until(lambda: window.loader._begun and now.loader._begun, "both to be in the epoch")
         wait_until(lambda: window.indices[0], "the window's batches")
         begun += [batch[1].tolist() for batch in batches]
         assert window.result() == [begun] == [expected(20, 2)]

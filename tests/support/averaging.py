@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
@@ -29,7 +30,10 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 #: Forked from one server that has PyTorch already.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.support.averaging"])
-HEARTBEAT_S = 4.0
+#: After so long without a heartbeat a replica is dead: a busy one is not, where none dies or leaves.
+HEARTBEAT_S = TIMEOUT_S
+#: Where some do, and the others wait for so long.
+SHORT_HEARTBEAT_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Setup:
     #: "ended", where it would tell that it has the round's result.
     dies_at: str | None = None
     dies_after: int = 1
+    timeout_s: float = 20.0
 
 
 @dataclass(frozen=True)
@@ -159,8 +164,8 @@ def next_round(*replicas: Replica) -> list[Said]:
 class Lighthouse:
     """A lighthouse that can be killed and started again."""
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, group: str, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._group, self._heartbeat_s = group, heartbeat_s
         self.start()
 
     def __enter__(self) -> Self:
@@ -172,7 +177,7 @@ class Lighthouse:
     def start(self) -> None:
         command = [sys.executable, "-m", "radt.training.lighthouse", "--group", self._group]
         self.process = subprocess.Popen(
-            [*command, "--heartbeat", str(HEARTBEAT_S)], stderr=subprocess.PIPE, text=True
+            [*command, "--heartbeat", str(self._heartbeat_s)], stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
         lines = iter(self.process.stderr)
@@ -221,6 +226,9 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
     meeting.uuid4 = lambda: uuid.UUID(int=setup.place)  # the order of replicas
     averaging._LEAVE_S = 10 * TIMEOUT_S  # only what is there is waited for
     lighthouse_search._START_S = TIMEOUT_S
+    # A lighthouse of a busy machine is slow, and not away; the others come late to a new one.
+    meeting._BEAT_TIMEOUT = meeting._CONNECT_TIMEOUT = timedelta(seconds=TIMEOUT_S)
+    meeting._HEARD_S = 3.0
     net = model(setup.place, setup.features)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
@@ -256,7 +264,7 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
         replicas=setup.replicas,
         outer=outer,
         plan={"of": setup.place},
-        timeout_s=20,
+        timeout_s=setup.timeout_s,
     )
     meeting.say = lambda text: tell("says", text)
     if setup.dies_at is not None:

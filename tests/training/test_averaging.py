@@ -19,6 +19,7 @@ from radt.training.exchange import Exchange, add_quietly
 from radt.training.lighthouse_search import FoundLighthouse
 from radt.training.meeting import Attendance, Presence
 from tests.support.averaging import (
+    SHORT_HEARTBEAT_S,
     Lighthouse,
     Setup,
     let_leave,
@@ -29,6 +30,7 @@ from tests.support.averaging import (
     pair,
     started,
 )
+from tests.support.waiting import TIMEOUT_S
 
 PARAMETERS = [name for name, _ in model(0).named_parameters()]
 
@@ -37,6 +39,14 @@ PARAMETERS = [name for name, _ in model(0).named_parameters()]
 def group() -> Iterator[str]:
     name = new_group()
     with Lighthouse(name):
+        yield name
+
+
+@pytest.fixture
+def shrinking() -> Iterator[str]:
+    """A group that some leave while others go on."""
+    name = new_group()
+    with Lighthouse(name, SHORT_HEARTBEAT_S):
         yield name
 
 
@@ -75,9 +85,9 @@ def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: boo
         let_leave([one, other])
 
 
-def test_a_replica_that_did_nothing_changes_nothing(group: str) -> None:
+def test_a_replica_that_did_nothing_changes_nothing(shrinking: str) -> None:
     with ExitStack() as stack:
-        one, other = pair(stack, group)
+        one, other = pair(stack, shrinking)
         before = other.step(3, then="counted")
         other.leave()  # it calls the other one to a round of what is pending
         assert one.step(0).digest != before.digest
@@ -120,10 +130,10 @@ def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str
     ("place", "point"), [(0, "count"), (2, "connect"), (2, "sum"), (0, "confirm")]
 )
 def test_after_a_kill_the_others_repeat_at_most_that_round(
-    group: str, place: int, point: str
+    shrinking: str, place: int, point: str
 ) -> None:
-    after = 0 if point == "connect" else 1
-    common = Setup(group, replicas=3, until=100, led=False)
+    after, timeout_s = (0, 8.0) if point == "connect" else (1, 20.0)  # which the others wait for
+    common = Setup(shrinking, replicas=3, until=100, led=False, timeout_s=timeout_s)
     with ExitStack() as stack:
         replicas = started(
             stack,
@@ -154,14 +164,14 @@ def test_after_a_kill_the_others_repeat_at_most_that_round(
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_leaving_does_not_wait_for_a_replica_that_was_killed(group: str, killed: int) -> None:
+def test_leaving_does_not_wait_for_a_replica_that_was_killed(shrinking: str, killed: int) -> None:
     """Not even the one whose store has the counts."""
     with ExitStack() as stack:
         replicas = started(
             stack,
             *(
                 Setup(
-                    group,
+                    shrinking,
                     place,
                     until=16,
                     replicas=2,
@@ -221,6 +231,7 @@ def test_a_lighthouse_that_fails_each_round_is_one_error(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(meeting, "_HEARD_S", 0.1)
+    monkeypatch.setattr(meeting, "_BEAT_TIMEOUT", timedelta(seconds=TIMEOUT_S))
     monkeypatch.setattr(meeting, "say", told.append)
     with closing(FoundLighthouse(group, None)) as found, closing(Attendance(found, group)) as one:
         more_than_it_reads = "x" * 5_000_000
@@ -240,11 +251,11 @@ def test_a_client_that_cannot_be_made_is_an_error(
     assert "radt-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_another_model_is_refused_and_the_group_goes_on(group: str) -> None:
+def test_another_model_is_refused_and_the_group_goes_on(shrinking: str) -> None:
     with ExitStack() as stack:
-        (one,) = started(stack, Setup(group, 0, until=10**6))
+        (one,) = started(stack, Setup(shrinking, 0, until=10**6))
         one.hear("joined")
-        (other,) = started(stack, Setup(group, 1, features=7))
+        (other,) = started(stack, Setup(shrinking, 1, features=7))
         said = []
         while not other.process.exitcode and not said:
             one.step(16)

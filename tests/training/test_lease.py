@@ -11,13 +11,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkProcess
 from multiprocessing.process import BaseProcess
 
 import pytest
 
 from radt.errors import TrainingError, UsageError
+from radt.home import runtime_dir
 from radt.training import MultiTrainer
 from radt.training.lease import DeviceLease, Priority, _Lock
 from radt.training.randomness import RandomState
@@ -295,12 +296,20 @@ def test_a_lease_is_of_one_thread_at_a_time() -> None:
 
 
 def test_a_lease_that_nobody_closed_leaves_no_file_open() -> None:
-    before = len(os.listdir("/proc/self/fd"))
     DeviceLease("cpu").acquire()
     with pytest.raises(UsageError):
         MultiTrainer(policy="preemptive", devices=["cpu", "nowhere"])
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert not _open_leases()
+
+
+def _open_leases() -> list[str]:
+    """Files of leases that this process has open in this test's runtime folder."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing, and what others close
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [link for link in found if link.startswith(f"{runtime_dir()}/lease-")]
 
 
 def test_boundaries_need_the_lease() -> None:
@@ -311,6 +320,7 @@ def test_boundaries_need_the_lease() -> None:
 def test_a_closed_lease_is_free_and_cannot_be_used() -> None:
     lease = DeviceLease("cpu")
     lease.acquire()
+    assert _open_leases()
     lease.close()
     lease.close()
     with DeviceLease("cpu"), pytest.raises(UsageError, match="closed"):

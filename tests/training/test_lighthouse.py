@@ -47,7 +47,7 @@ def known(group: str) -> Known | None:
 
 def wait_until_nothing_is_left(group: str) -> None:
     wait_until(lambda: not lighthouses(group), "the lighthouse ends")
-    assert not list(runtime_dir().glob("lighthouse-*"))
+    wait_until(lambda: not list(runtime_dir().glob("lighthouse-*")), "its place is gone")
 
 
 def train_a_round(*replicas: Replica) -> None:

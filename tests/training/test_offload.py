@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -502,18 +503,17 @@ def _threads() -> list[str]:
 
 def _files_in(folder: Path) -> list[str]:
     """Files of this process in a folder, with or without a name."""
-    links = map(_target, _descriptors())
+    links = _descriptors().values()
     return [*map(str, folder.iterdir()), *(link for link in links if str(folder) in link)]
 
 
-def _target(descriptor: int) -> str:
-    return os.readlink(f"/proc/self/fd/{descriptor}")
-
-
-def _descriptors() -> Iterator[int]:
+def _descriptors() -> dict[int, str]:
+    """What this process has open, by number."""
+    found = {}
     for name in os.listdir("/proc/self/fd"):
-        if os.path.lexists(f"/proc/self/fd/{name}"):
-            yield int(name)
+        with suppress(FileNotFoundError):  # that of the listing, and what others close
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
 
 
 def test_nothing_is_left_after_close_or_an_exception(tmp_path: Path) -> None:
@@ -620,7 +620,7 @@ def test_an_error_in_the_loading_thread_ends_the_step(tmp_path: Path) -> None:
         pytest.raises(TrainingError, match=r"file in .* became shorter"),
         _started(_Language(), batches, folder=tmp_path) as step,
     ):
-        (file,) = (fd for fd in _descriptors() if _target(fd).startswith(str(tmp_path)))
+        (file,) = (fd for fd, link in _descriptors().items() if link.startswith(str(tmp_path)))
         os.truncate(f"/proc/self/fd/{file}", 0)
         step(batches[0])
     assert not _threads()
