@@ -150,7 +150,7 @@ SMALL = """
 time.sleep(0.5)
 with radt.Run() as run:
     for epoch in run.epochs(2):
-        time.sleep(0.1)
+        time.sleep(0.3)  # so long that a busy machine samples it, too
 """
 SERVING = """
 import signal

@@ -11,20 +11,27 @@ import psutil
 import pytest
 
 from radt import procfs
+from tests.support.waiting import wait_until
 
 
 def test_what_this_process_is() -> None:
     me = os.getpid()
-    stat = procfs.process_stat(me)
     known = psutil.Process()
+    stat = procfs.process_stat(me)
     assert stat is not None
     assert (stat.parent, stat.group) == (os.getppid(), os.getpgrp())
     assert stat.alive
-    assert stat.threads == known.num_threads()
     used_s = sum(known.cpu_times()[:2])
     assert stat.own_cpu_ticks / procfs.TICKS_PER_S == pytest.approx(used_s, abs=0.1)
     assert procfs.own_start_ticks() == stat.started_ticks
     assert me in procfs.all_pids()
+
+    def threads_agree() -> bool:
+        """Some of earlier tests may end between the two looks."""
+        stat = procfs.process_stat(me)
+        return stat is not None and stat.threads == known.num_threads()
+
+    wait_until(threads_agree, "both to count the same threads")
 
 
 def test_what_was_written_and_read(tmp_path: Path) -> None:
@@ -35,8 +42,9 @@ def test_what_was_written_and_read(tmp_path: Path) -> None:
     after = procfs.process_io(os.getpid())
     assert before is not None
     assert after is not None
-    assert 123_456 <= after.written_bytes - before.written_bytes < 140_000
-    assert 123_456 <= after.read_bytes - before.read_bytes < 160_000
+    # Other threads write and read, too; counted twice it would be more.
+    assert 123_456 <= after.written_bytes - before.written_bytes < 2 * 123_456
+    assert 123_456 <= after.read_bytes - before.read_bytes < 2 * 123_456
     assert after.disk_written_bytes >= before.disk_written_bytes
 
 
@@ -57,14 +65,19 @@ def test_what_goes_through_a_pipe_goes_to_no_disk() -> None:
 
 
 def test_memory_and_its_parts() -> None:
-    memory = procfs.process_memory(os.getpid())
-    known = psutil.Process().memory_full_info()
-    assert memory is not None
-    total = memory.anon_bytes + memory.file_bytes + memory.shmem_bytes
-    assert total == pytest.approx(known.rss, rel=0.02)
-    assert memory.swap_bytes == known.swap
-    pss = procfs.process_pss(os.getpid())
-    assert pss == pytest.approx(known.pss, rel=0.02)
+    def all_agree() -> bool:
+        """Processes that share pages with this one come and go between two looks."""
+        memory, pss = procfs.process_memory(os.getpid()), procfs.process_pss(os.getpid())
+        known = psutil.Process().memory_full_info()
+        assert memory is not None
+        total = memory.anon_bytes + memory.file_bytes + memory.shmem_bytes
+        return (
+            total == pytest.approx(known.rss, rel=0.02)
+            and memory.swap_bytes == known.swap
+            and pss == pytest.approx(known.pss, rel=0.02)
+        )
+
+    wait_until(all_agree, "both to say the same")
 
 
 def test_threads_by_name_and_core() -> None:

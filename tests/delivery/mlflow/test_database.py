@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -23,10 +22,23 @@ from radt.delivery.mlflow.database import SCHEMA, prepare, schema_title
 from radt.delivery.problems import problem_file, read_problems
 from radt.home import Home
 from radt.paths import sqlite_uri
-from tests.delivery.mlflow.lab import DEADLINE_S, Lab, finish, make_lab, wait_until
+from tests.delivery.mlflow.lab import Lab, finish, make_lab, wait_until
 from tests.delivery.mlflow.lab import closing as closing_lab
 from tests.support.bench import mlflow_database
+from tests.support.waiting import stands_still
 
+#: Stands still behind a statement that begins so, and that others see if ``committed``.
+STOPS = """
+import os, signal, sys
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+@event.listens_for(Engine, "after_cursor_execute")
+def stop(connection, cursor, statement, *_):
+    begins = " ".join(statement.split()).replace('"', "").startswith(sys.argv[2])
+    if begins and not (sys.argv[3] and cursor.connection.in_transaction):
+        os.kill(os.getpid(), signal.SIGSTOP)
+"""
 BUILD_WITHOUT_SCHEMA = """
 import sys
 from pathlib import Path
@@ -52,18 +64,12 @@ def tables(database: Path) -> set[str]:
             return set()
 
 
-def kill_within(process: subprocess.Popen[bytes], database: Path, *, moved: bool) -> None:
-    """Kill it while it migrates a database, in the middle of a table's rebuild if it can be."""
-
-    def migrating() -> bool:
-        names = tables(database)
-        return "alembic_version" in names and (
-            not moved or any(name.startswith("_alembic_tmp_") for name in names)
-        )
-
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not migrating():  # without a pause: a table's rebuild takes milliseconds
-        assert time.monotonic() < deadline_s, "the database is half made"
+def killed_within(build: str, place: str, *, rebuild: bool) -> None:
+    """Kill what builds a database, between two migrations or in the middle of a table's rebuild."""
+    last = "CREATE TABLE _alembic_tmp_" if rebuild else "UPDATE alembic_version"
+    committed = "committed" if rebuild else ""
+    process = subprocess.Popen([sys.executable, "-c", STOPS + build, place, last, committed])
+    wait_until(lambda: stands_still(process.pid), "the database is half made")
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -135,8 +141,8 @@ def test_another_version_of_mlflow_builds_its_own(tmp_path: Path) -> None:
 def test_one_that_is_killed_while_it_builds_leaves_no_half(fresh: Home) -> None:
     database = fresh.path / "mlflow.db"
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
-        process = subprocess.Popen([sys.executable, "-c", BUILD_WITHOUT_SCHEMA, str(database)])
-        kill_within(process, fresh.path / ".mlflow.db.building", moved=False)
+        killed_within(BUILD_WITHOUT_SCHEMA, str(database), rebuild=False)
+        assert "alembic_version" in tables(fresh.path / ".mlflow.db.building")
         assert not database.exists()
         is_delivered(lab)
     left = {path.name for path in fresh.path.iterdir() if "mlflow.db" in path.name}
@@ -144,9 +150,7 @@ def test_one_that_is_killed_while_it_builds_leaves_no_half(fresh: Home) -> None:
 
 
 def test_one_that_mlflow_left_half_made_is_replaced_and_kept_aside(fresh: Home) -> None:
-    database = fresh.path / "mlflow.db"
-    builder = subprocess.Popen([sys.executable, "-c", BUILD, fresh.default_tracking_uri])
-    kill_within(builder, database, moved=True)
+    killed_within(BUILD, fresh.default_tracking_uri, rebuild=True)
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
         is_delivered(lab)
     kept = tables(fresh.path / "mlflow.db.incomplete")
@@ -154,9 +158,8 @@ def test_one_that_mlflow_left_half_made_is_replaced_and_kept_aside(fresh: Home) 
 
 
 def test_one_that_stopped_between_two_migrations_is_replaced(fresh: Home) -> None:
-    database = fresh.path / "mlflow.db"
-    builder = subprocess.Popen([sys.executable, "-c", BUILD, fresh.default_tracking_uri])
-    kill_within(builder, database, moved=False)
+    killed_within(BUILD, fresh.default_tracking_uri, rebuild=False)
+    assert "alembic_version" in tables(fresh.path / "mlflow.db")
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
         is_delivered(lab)
 

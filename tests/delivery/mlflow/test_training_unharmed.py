@@ -37,7 +37,7 @@ def test_a_link_that_stalls_and_refuses_in_mid_run(
     name = uuid.uuid4().hex
     with Link(mlflow_server.port) as link:
         bench.env["RADT_TRACKING_URI"] = link.uri
-        bench.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "2"
+        bench.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "10"
         bench.script("train.py", SCRIPT)
         go = bench.signal_ready("go")
         table = bench.experiment(
