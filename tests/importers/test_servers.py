@@ -44,7 +44,6 @@ from tests.importers.mlflow_support import (
     mlflow_history,
     revisions,
 )
-from tests.support.bench import has_store
 from tests.support.mlflow_server import MlflowServer
 from tests.support.waiting import wait_until
 
@@ -200,31 +199,42 @@ def test_the_command(
     assert radt("import", "--experiment", "x", tmp_path, "--home", home) == 2
 
 
+#: Imports, and is killed where it writes its n-th run.
+_IMPORT_AND_DIE = """
+import os, signal, sys
+from radt.cli import main
+from radt.store.writer import StoreWriter
+
+left, put_run = int(sys.argv[1]), StoreWriter.put_run
+
+def put_some(writer, run):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    put_run(writer, run)
+
+StoreWriter.put_run = put_some
+main(["import", sys.argv[2]])
+"""
+
+
 def test_a_killed_import_goes_on(study: Study, tmp_path: Path, store: Path) -> None:
     """SIGKILL in the middle, again and again: in the end all of it is there, once."""
     for number in range(12):
         study.run("train", start_ms=BEGAN_MS + number, a=[1.0, 2.0], b=[3.0])
     whole = tmp_path / "whole.db"
     import_all(study.uri, whole)
-    killed = 0
-    for wanted in (1, 6):
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "radt", "import", f"mlflow:{study.uri}"],
+    for wanted in (2, 6):
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPORT_AND_DIE, str(wanted), f"mlflow:{study.uri}"],
             env={**os.environ, "RADT_HOME": str(store.parent)},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            check=False,
         )
-
-        def imported() -> int:
-            if not has_store(store.parent):  # the file is there before what is in it
-                return 0
-            with StoreReader(store) as reader:
-                return len(reader.runs())
-
-        wait_until(lambda: imported() >= wanted or process.poll() is not None, "some runs")  # noqa: B023
-        process.kill()
-        killed += process.wait() == -signal.SIGKILL
-    assert killed >= 1
+        assert done.returncode == -signal.SIGKILL
+    with StoreReader(store) as reader:
+        assert len(reader.runs()) == 1 + 5
     import_all(study.uri, store)
     assert contents(store) == contents(whole)
 
