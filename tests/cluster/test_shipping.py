@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radt import __version__
@@ -34,6 +34,8 @@ from tests.support.stores import differences
 from tests.support.waiting import wait_until
 
 JOB = JobKey(0, 0)
+#: Each example writes archives.
+few = settings(max_examples=max(8, settings().max_examples // 3))
 
 
 class InThisProcess:
@@ -305,6 +307,7 @@ class Fate:
         return passed
 
 
+@few
 @given(seed=st.integers(0, 2**32), fates=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_all_arrives_once_whenever_the_submit_host_is_killed(seed: int, fates: list[int]) -> None:
     draw = random.Random(seed)

@@ -484,7 +484,7 @@ def test_no_socket_is_made_or_closed_while_a_thread_forks() -> None:
     thread = threading.Thread(target=connect)
     thread.start()
     try:
-        for _ in range(100):
+        for _ in range(30):
             if not (child := os.fork()):
                 os._exit(any(_is_socket_of(name, number) for number in range(3, 256)))
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -7,11 +7,10 @@ import multiprocessing
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,9 @@ from radt.loaders.plan import permutation
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 Indices = list[list[int]]
-_ROOT = Path(__file__).parents[2]
+#: Consumers are forked from one server that has PyTorch already.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.support.shared_loading"])
 _numbers = itertools.count()
 
 
@@ -323,49 +324,55 @@ class Consumer:
     """
 
     def __init__(self, name: str, samples: int, batch_size: int) -> None:
-        arguments = [name, str(samples), str(batch_size)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.shared_loading", *arguments],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self._connection, theirs = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(
+            target=_consume,
+            args=(theirs, dict(os.environ), name, samples, batch_size),
+            daemon=True,  # a test that fails does not wait for it
         )
+        self.process.start()
+        theirs.close()
         self.answer()
 
     def answer(self) -> list[int]:
         """Return the indices that it has been given; empty if there were none."""
-        assert self.process.stdout is not None
-        return [int(text) for text in self.process.stdout.readline().split()]
+        assert self._connection.poll(TIMEOUT_S), "it says nothing"
+        indices: list[int] = self._connection.recv()
+        return indices
 
     def tell(self, command: str) -> None:
         """``ask`` for an epoch, ``take`` a batch and hold it, ``drop`` it, ``fork``, ``close``.
 
         To fork is to begin to validate, say: its answer is the worker's process id.
         """
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
+        self._connection.send(command)
 
     def kill(self) -> None:
         self.process.kill()
         self.end()
 
     def end(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        self._connection.close()
+        self.process.join()
 
 
-def _consume(name: str, samples: str, batch_size: str) -> None:
+def _consume(
+    connection: Connection, environment: dict[str, str], name: str, samples: int, batch_size: int
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process().daemon = False  # it may have workers
     batches: Iterator[Any] = iter(())
     held = None
     validation = DataLoader(Numbered(4), num_workers=1, multiprocessing_context="fork")
-    with shared(int(samples), int(batch_size), name=name) as loader:
-        print(flush=True)
-        for line in sys.stdin:
-            match line.strip():
+    with shared(samples, batch_size, name=name) as loader:
+        connection.send([])
+        while True:
+            try:
+                command = connection.recv()
+            except EOFError:
+                break
+            match command:
                 case "ask":
                     batches = iter(loader)
                 case "take":
@@ -375,14 +382,8 @@ def _consume(name: str, samples: str, batch_size: str) -> None:
                 case "fork":
                     own = iter(validation)
                     next(own)
-                    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+                    connection.send([worker.pid for worker in multiprocessing.active_children()])
                     continue
                 case "close":
                     loader.close()
-            print(*(held[1].tolist() if held else ()), flush=True)
-
-
-if __name__ == "__main__":
-    from tests.support.shared_loading import _consume as consume  # importable for the server
-
-    consume(*sys.argv[1:])
+            connection.send(held[1].tolist() if held else [])
