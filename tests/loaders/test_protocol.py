@@ -19,6 +19,8 @@ from radt.loaders.plan import permutation
 from radt.loaders.protocol import Loader
 from tests.support.shared_loading import shared
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
+
 #: Index of each sample of a batch, in its order.
 Indices = list[int]
 

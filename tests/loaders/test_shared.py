@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ from tests.support.shared_loading import (
 )
 from tests.support.waiting import alive, wait_until
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
 few = settings(max_examples=max(4, settings().max_examples // 6))
 
 

@@ -7,9 +7,12 @@ import multiprocessing
 import os
 import select
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from radt.loaders import SharedLoader
+from radt.loaders import SharedLoader, wire
 from radt.loaders.plan import permutation
+from radt.loaders.shared.factory import Factory
+from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.server import Server
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 Indices = list[list[int]]
-#: Consumers are forked from one server that has PyTorch already.
+#: Processes are forked from one that has PyTorch already.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.support.shared_loading"])
 _numbers = itertools.count()
@@ -253,6 +259,37 @@ def message_waits(loader: SharedLoader) -> bool:
     """Whether the server has sent something that the consumer has not read."""
     assert loader._session is not None
     return bool(select.select([loader._session._connection], [], [], 0)[0])
+
+
+def start_forked_server(
+    factory: Factory, options: ServerOptions, listening: socket.socket
+) -> threading.Thread:
+    """Do as `session._start_server`, in a process that need not import PyTorch for two seconds."""
+    process = _CONTEXT.Process(
+        target=_serve,
+        args=(listening, dict(os.environ), factory.to_json(), asdict(options)),
+        daemon=True,
+    )
+    process.start()
+    listening.close()
+    thread = threading.Thread(target=process.join, name="radt-loader-server", daemon=True)
+    thread.start()
+    return thread
+
+
+def _serve(
+    listening: socket.socket,
+    environment: dict[str, str],
+    factory: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    multiprocessing.current_process().daemon = False  # it may have workers
+    inherited = wire.inherited_listener(listening.detach())
+    server = Server(Factory.from_json(factory), ServerOptions(**options), inherited, False)
+    sys.exit(server.run())
 
 
 class Taker(threading.Thread):

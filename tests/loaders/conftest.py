@@ -1,0 +1,14 @@
+"""Fixtures of these tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from radt.loaders.shared import session
+from tests.support.shared_loading import start_forked_server
+
+
+@pytest.fixture
+def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are up at once; `test_shared_failures` and others start them as users do."""
+    monkeypatch.setattr(session, "_start_server", start_forked_server)
