@@ -23,15 +23,22 @@ JOB = JobKey(0, 0)
 
 #: Logs two epochs; between them it says that it is there and waits for a file, if it is told to.
 TRAIN = """\
-import argparse, sys, time, radt
+import argparse, os, sys, time, radt
 from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--wait")
-parser.add_argument("--seconds", type=float, default=0.0)
+parser.add_argument("--samples", type=int, default=0)
 parser.add_argument("--fail", action="store_true")
 args = parser.parse_args()
-began = time.monotonic()
+
+def samples():
+    from radt.store.reader import StoreReader
+    with StoreReader(Path(os.environ["RADT_RUN_DIR"]).parents[1] / "radt.db") as reader:
+        top = {one.series_no for one in reader.series([run.id]) if one.listener == "top"}
+        counts = reader.point_counts(run.id)
+    return max((counts.get(number, 0) for number in top), default=0)
+
 with radt.Run() as run:
     run.set_tag("flavour", "plain")
     for epoch in run.epochs(2, start=0):
@@ -42,8 +49,8 @@ with radt.Run() as run:
                 there.write("here\\n")
             while not Path(args.wait).exists():
                 time.sleep(0.02)
-    while time.monotonic() < began + args.seconds:  # rates need several readings
-        time.sleep(0.01)
+    while args.samples and samples() < args.samples:  # rates need several readings
+        time.sleep(0.02)
     run.log_text(f"kept {args.lr}", "notes/notes.txt")
     if args.fail:
         sys.exit(5)

@@ -105,10 +105,10 @@ def facts(home: Home) -> dict[tuple[str, str], dict[str, Any]]:
 def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: Path) -> None:
     file = nodes.bench.experiment(
         HEADER
-        + "study,1,left,,,cpu,top@50ms,train.py,--seconds 1 --lr 0.5\n"
-        + "study,1,right,,,cpu,top@50ms,train.py,--seconds 1 --lr 0.25\n"
+        + "study,1,left,,,cpu,top@50ms,train.py,--samples 4 --lr 0.5\n"
+        + "study,1,right,,,cpu,top@50ms,train.py,--samples 4 --lr 0.25\n"
         + "study,other job,,,,cpu,top@50ms,missing.py,\n"
-        + "study,2,bad,,,cpu,top@50ms,train.py,--seconds 1 --fail\n"
+        + "study,2,bad,,,cpu,top@50ms,train.py,--samples 4 --fail\n"
     )
     spool = nodes.submit(file, ["1", "2"], ["other job"])
     nodes.run(spool, code=1)
