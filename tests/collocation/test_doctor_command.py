@@ -245,9 +245,12 @@ def test_a_damaged_entry_is_reported_and_stays() -> None:
     assert len(ledger.damaged()) == 1
 
 
-def test_processes_of_ended_runs_are_found_and_ended_and_no_others() -> None:
+def test_processes_of_ended_runs_are_found_and_ended_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leftovers, "SETTLE_S", 3000.0)  # however long it takes to look
     ended, settling, going = (
-        add_run("ended" * 6, ended_s_ago=60),
+        add_run("ended" * 6, ended_s_ago=6000),
         add_run("settling" * 4, ended_s_ago=0),
         add_run("going" * 6),
     )
