@@ -27,16 +27,22 @@ from tests.delivery.mlflow.lab import closing as closing_lab
 from tests.support.bench import mlflow_database
 from tests.support.waiting import stands_still
 
-#: Stands still behind a statement that begins so, and that others see if ``committed``.
+#: Stands still as soon as others see a table whose name begins so.
 STOPS = """
-import os, signal, sys
+import os, signal, sqlite3, sys
+from contextlib import closing
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 @event.listens_for(Engine, "after_cursor_execute")
-def stop(connection, cursor, statement, *_):
-    begins = " ".join(statement.split()).replace('"', "").startswith(sys.argv[2])
-    if begins and not (sys.argv[3] and cursor.connection.in_transaction):
+def stop(connection, *_):
+    file = f"file:{connection.engine.url.database}?mode=ro"
+    with closing(sqlite3.connect(file, uri=True, timeout=0)) as other:
+        try:
+            names = [name for name, in other.execute("SELECT name FROM sqlite_master")]
+        except sqlite3.OperationalError:  # locked
+            return
+    if any(name.startswith(sys.argv[2]) for name in names):
         os.kill(os.getpid(), signal.SIGSTOP)
 """
 BUILD_WITHOUT_SCHEMA = """
@@ -66,9 +72,8 @@ def tables(database: Path) -> set[str]:
 
 def killed_within(build: str, place: str, *, rebuild: bool) -> None:
     """Kill what builds a database, between two migrations or in the middle of a table's rebuild."""
-    last = "CREATE TABLE _alembic_tmp_" if rebuild else "UPDATE alembic_version"
-    committed = "committed" if rebuild else ""
-    process = subprocess.Popen([sys.executable, "-c", STOPS + build, place, last, committed])
+    table = "_alembic_tmp_" if rebuild else "alembic_version"
+    process = subprocess.Popen([sys.executable, "-c", STOPS + build, place, table])
     wait_until(lambda: stands_still(process.pid), "the database is half made")
     process.send_signal(signal.SIGKILL)
     process.wait()
