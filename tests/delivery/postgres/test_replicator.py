@@ -149,10 +149,10 @@ def test_a_link_that_stalls_holds_nobody_up_for_good(
     (run,) = add_runs(writer)
     replicator = replicators(by_link)
     replicator.turn()  # with all the patience that it may need
-    monkeypatch.setattr("radt.delivery.postgres.remote._PATIENCE_S", 0.3)
     run.record(100)
     link.stall()
-    with pytest.raises(StoreError):
+    with monkeypatch.context() as impatient, pytest.raises(StoreError):
+        impatient.setattr("radt.delivery.postgres.remote._PATIENCE_S", 0.3)
         replicator.turn()
     ((problem,),) = local(store, "SELECT problem FROM replica")
     assert problem
