@@ -288,8 +288,8 @@ def _serve(
     os.environ.update(environment)
     multiprocessing.current_process().daemon = False  # it may have workers
     inherited = wire.inherited_listener(listening.detach())
-    server = Server(Factory.from_json(factory), ServerOptions(**options), inherited, False)
-    sys.exit(server.run())
+    chosen = Factory.from_json(factory), ServerOptions(**options)
+    sys.exit(Server(*chosen, inherited, is_service=False).run())
 
 
 class Taker(threading.Thread):
