@@ -122,8 +122,10 @@ def test_jobs_are_submitted_found_followed_and_end(cluster: Slurm, jobs: Jobs) -
     assert {states[JobId(array, index)].nodes for index in range(4)} == {"node1", "node2"}
     assert {states[JobId(array, index)].phase for index in range(4)} == {Phase.RUNNING}
     wait_until(
-        lambda: engine.states([array])[JobId(array, 7)].reason
-        in ("JobArrayTaskLimit", "Resources", "Priority"),
+        lambda: (
+            engine.states([array])[JobId(array, 7)].reason
+            in ("JobArrayTaskLimit", "Resources", "Priority")
+        ),
         "why the last one waits",
     )
     assert engine.states([array])[JobId(array, 7)].phase is Phase.QUEUED

@@ -30,7 +30,7 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 #: Forked from one server that has PyTorch already.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.support.averaging"])
-#: After so long without a heartbeat a replica is dead: a busy one is not, where none dies or leaves.
+#: After so long without a heartbeat a replica is dead. Long: a busy one is not dead.
 HEARTBEAT_S = TIMEOUT_S
 #: Where some do, and the others wait for so long.
 SHORT_HEARTBEAT_S = 4.0

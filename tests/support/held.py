@@ -41,7 +41,9 @@ class Held:
         path = self.bench.experiment(text)
         self.runner = self.bench.start(path.name, "--yes", *options)
         wait_until(lambda: len(self._up()) == len(rows) or self._over(), "all rows run")
-        wait_until(lambda: set(self._up().values()) <= self._letters().keys(), "all rows are recorded")
+        wait_until(
+            lambda: set(self._up().values()) <= self._letters().keys(), "all rows are recorded"
+        )
         letters = self._letters()
         self.pids = {letters[run_id]: pid for pid, run_id in self._up().items()}
 
