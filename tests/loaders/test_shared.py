@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radt.loaders import SharedLoader
+from radt.loaders.shared import session
 from radt.loaders.shared.membership import Join
 from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.session import _start_server as start_server
 from tests.support.shared_loading import (
     Consumer,
     Taker,
@@ -298,7 +300,9 @@ def test_consumers_in_processes_of_their_own() -> None:
         consumer.end()
 
 
-def test_nothing_is_left() -> None:
+def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_start_server", start_server)  # as users do
+
     def open_things() -> tuple[Any, ...]:
         gc.collect()
         process = psutil.Process()
