@@ -20,7 +20,7 @@ from radt.errors import RadtError
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
-from radt.frontend.pages import compare, report, select, system, workload
+from radt.frontend.pages import compare, report, select, system, timeline, workload
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
 from radt.frontend.static_files import SCRIPTS, STYLES, Compressed
 from radt.frontend.theme import MANTINE
@@ -29,7 +29,10 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.units import plural
 
-PAGES: tuple[Page, ...] = (select.PAGE, compare.PAGE, workload.PAGE, report.PAGE, system.PAGE)
+PAGES: tuple[Page, ...] = (
+    *(select.PAGE, compare.PAGE, workload.PAGE),
+    *(timeline.PAGE, report.PAGE, system.PAGE),
+)
 
 #: How often a page polls for changes, while runs are running and while none is.
 LIVE_INTERVAL_MS = 1000

@@ -103,7 +103,8 @@ _MAX_LABELS = 400
 _STRONG, _WEAK = 0.92, 0.62
 #: The opacity of merged spans with much time between them.
 _FAINTEST = 0.5
-_BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
+#: The colour of what failed.
+BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
 _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
@@ -159,20 +160,20 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
         return [(middles[row] + shift * height, bar) for row, bar in bars]
 
     traces = [
-        _bars(
+        bars_trace(
             *("set-up", placed(setup), window, 0.22 * height),
             [translucent(ink.dim, 0.45)] * len(setup),
         ),
-        _bars(
+        bars_trace(
             *("alive", placed(alive), window, 0.56 * height),
             [translucent(strokes[row], 0.2) for row, _ in alive],
         ),
         _epochs(epochs, placed(epochs), window, scheme, strokes, 0.56 * height),
-        _bars(
+        bars_trace(
             *("inside", placed(inside, 0.2), window, 0.12 * height),
             [translucent(ink.text, 0.62)] * len(inside),
         ),
-        _bars("lanes", in_lanes, window, _LANE_BAR_PX, lane_fills),
+        bars_trace("lanes", in_lanes, window, _LANE_BAR_PX, lane_fills),
         _instants(placed(events, -0.38), ink),
         _ends(lives, middles, window, scheme),
     ]
@@ -202,13 +203,14 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def _bars(
+def bars_trace(
     name: str,
     bars: Sequence[tuple[float, Bar]],
     window: Window,
     width: float,
     fills: Sequence[str],
 ) -> Figure:
+    """Return a trace of bars, each at its y and with its fill."""
     edge_s = 0.1 * (window.end - window.start)
     starts = [max(bar.start_s, window.start - edge_s) for _, bar in bars]
     ends = [min(bar.end_s, window.end + edge_s) for _, bar in bars]
@@ -243,7 +245,7 @@ def _epochs(
         translucent(strokes[row], opacity)
         for (row, _), opacity in zip(bars, opacities, strict=True)
     ]
-    trace = _bars("epochs", placed, window, width, fills)
+    trace = bars_trace("epochs", placed, window, width, fills)
     if len(bars) <= _MAX_LABELS:
         px_per_s = _PLOT_PX / (window.end - window.start)
         trace["text"] = [
@@ -311,8 +313,8 @@ def _ends(
         "marker": {
             "symbol": "x-thin",
             "size": 9,
-            "line": {"width": 2.4, "color": _BAD[scheme]},
-            "color": _BAD[scheme],
+            "line": {"width": 2.4, "color": BAD[scheme]},
+            "color": BAD[scheme],
         },
         "customdata": [escaped(f"{life.end_text}: {life.reason}".rstrip(": ")) for _, life in bad],
         "hovertemplate": "%{customdata}<extra></extra>",

@@ -189,7 +189,7 @@ def read_activity(source: Source) -> Activity:
         for run_id, host in connection.execute(_RUNNING, running):
             by_host.setdefault(str(host), []).append(str(run_id))
         live = [run_id for ids in by_host.values() for run_id in ids]
-        newest = _newest(connection, live)
+        newest = newest_samples(connection, live)
         ids = live or [str(row[0]) for row in connection.execute(_LAST, {"n": _LAST_RUNS})]
         sampling = connection.execute(_LEDGER, {"ids": ids}).all() if ids else ()
     return Activity(
@@ -221,7 +221,8 @@ def read_activity(source: Source) -> Activity:
     )
 
 
-def _newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
+def newest_samples(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
+    """Return the time of the newest sample of runs that have not ended, in ns."""
     if not run_ids:
         return {}
     return {str(run): int(ns) for run, ns in connection.execute(_NEWEST, {"ids": list(run_ids)})}

@@ -62,7 +62,7 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
         html.Div(sections["notes"], id="workload-notes"),
         html.Section(
             [
-                _time_head(),
+                time_head("workload"),
                 html.Div(
                     [
                         html.Div(className="workload-cursor", hidden=True, id="workload-cursor"),
@@ -81,7 +81,7 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
                                     ]
                                 ),
                                 html.Div(
-                                    _graph("workload-timeline", timeline_px(reading.lives)),
+                                    time_graph("workload-timeline", timeline_px(reading.lives)),
                                     role="group",
                                     **attributes(aria_label="Run timeline"),
                                 ),
@@ -172,11 +172,13 @@ def _step(sign: str, title: str, workload_id: str) -> Component:
     )
 
 
-def _time_head() -> Component:
+def time_head(page: str, *hints: Component) -> Component:
+    """Return the heading of a time axis, with the buttons that zoom it."""
+
     def button(sign: str, action: str, title: str) -> Component:
         return html.Button(
             sign,
-            id={"type": "workload-zoom", "action": action},
+            id={"type": f"{page}-zoom", "action": action},
             className="quiet",
             title=title,
             **attributes(aria_label=title),
@@ -185,13 +187,14 @@ def _time_head() -> Component:
     return html.Div(
         [
             html.H2("Over time"),
+            *hints,
             html.Span(className="push"),
-            html.Span("", id="workload-zoom-text", className="workload-dim"),
+            html.Span("", id=f"{page}-zoom-text", className="workload-dim"),
             button("‹", "earlier", "Earlier"),
             button("›", "later", "Later"),
             button("+", "in", "Zoom in"),
             button("−", "out", "Zoom out"),
-            html.Button("all", id={"type": "workload-zoom", "action": "all"}, className="quiet"),
+            html.Button("all", id={"type": f"{page}-zoom", "action": "all"}, className="quiet"),
         ],
         className="workload-panel-head",
         role="group",
@@ -206,7 +209,8 @@ def _panel(title: str, name: str, sections: Mapping[str, list[Component]]) -> Co
     )
 
 
-def _graph(identity: Any, height_px: int) -> Component:
+def time_graph(identity: Any, height_px: int) -> Component:
+    """Return a graph whose data come later; its zoom is that of the page."""
     config = timeseries.config("radt workload") | {"doubleClick": False}
     config["modeBarButtons"] = [["toImage"]]
     return dcc.Graph(
@@ -225,7 +229,7 @@ def strip_row(strip: Strip, reading: Reading) -> list[Component]:
             [
                 html.Div(label, className="workload-strip-label"),
                 html.Div(
-                    _graph({"type": "workload-strip", "key": strip.key}, STRIP_PX),
+                    time_graph({"type": "workload-strip", "key": strip.key}, STRIP_PX),
                     className="workload-strip-body",
                     role="group",
                     **attributes(aria_label=f"{strip.title} over time"),

@@ -1,9 +1,10 @@
-/* The Workload page: switching workloads, zoom, the cursor across all rows, the log. */
+/* The Workload and Timeline pages: what is shown, zoom, the cursor across all rows, the log. */
 "use strict";
 
 (function () {
-  const { change, clock, setPart, setWindow, noUpdate } = window.radt;
-  const AXIS = "barrier";
+  const { change, clock, open, setPart, setWindow, noUpdate } = window.radt;
+  const frameOf = () => document.querySelector(".workload-time");
+  const axis = () => (frameOf() && frameOf().dataset.axis) || "barrier";
 
   const triggered = () => {
     const [one] = window.dash_clientside.callback_context.triggered;
@@ -14,10 +15,10 @@
   const goTo = (workload) =>
     change((view) => {
       view.workload = workload;
-      setPart(view, "windows", { [AXIS]: null });
+      setPart(view, "windows", { barrier: null });
     });
 
-  const zoomTo = (range) => setWindow(AXIS, range);
+  const zoomTo = (range) => setWindow(axis(), range);
 
   window.radt.register({
     workloadPick: (chosen, shown) => {
@@ -48,7 +49,7 @@
       if (!one.value || !seen) return noUpdate();
       const { action } = JSON.parse(one.prop_id.replace(/\.n_clicks$/, ""));
       const [first, last] = seen.whole;
-      const chosen = (window.radt.view.windows || {})[AXIS];
+      const chosen = (window.radt.view.windows || {})[axis()];
       const [from, to] = chosen ? chosen.split(",").map(Number) : [first, last];
       const length = to - from;
       const moved = { earlier: -length / 2, later: length / 2, in: 0, out: 0 }[action];
@@ -71,18 +72,51 @@
     },
 
     workloadFollow: (tick, shown) => (shown && shown.live ? tick : noUpdate()),
+
+    /* Another experiment or day starts unzoomed. */
+    timelinePick: (chosen) => {
+      const { experiment, options } = window.radt.view;
+      const day = (options || {})["timeline.day"];
+      const known = day ? `day ${day}` : `experiment ${experiment}`;
+      if (!chosen || chosen === known) return noUpdate();
+      const [kind, name] = chosen.split(/ (.*)/s);
+      change((view) => {
+        if (kind === "experiment") view.experiment = name;
+        setPart(view, "options", { "timeline.day": kind === "day" ? name : null });
+        setPart(view, "windows", { wall: null });
+      });
+      return noUpdate();
+    },
+
+    /* A bar leads to its workload; one that stands for several is zoomed to. */
+    timelineOpen: (click) => {
+      const [point] = (click && click.points) || [];
+      if (!point) return noUpdate();
+      const [, workload, start, end] = point.customdata;
+      if (workload) {
+        const query = new URLSearchParams(window.location.search);
+        query.set("w", workload);
+        query.delete("t.barrier");
+        open(`/workload?${query}`);
+      } else if (end > start) zoomTo([start, end]);
+      return noUpdate();
+    },
   });
 
   /* One hairline across all rows, with the time. The plots share their left and right margins. */
   const LEFT = 56;
   const RIGHT = 12;
 
+  /* `14:05:09.25`, in the time zone that the server has added. */
+  const timeOfDay = (seconds, digits) =>
+    new Date(seconds * 1000).toISOString().slice(11, 19 + (digits && digits + 1));
+
   const digitsOf = (span) => (span < 2 ? 3 : span < 20 ? 2 : span < 200 ? 1 : 0);
 
   document.addEventListener("mousemove", (event) => {
-    const cursor = document.getElementById("workload-cursor");
+    const cursor = document.querySelector(".workload-cursor");
     if (!cursor) return;
-    const graph = event.target.closest && event.target.closest("#workload-time .dash-graph");
+    const graph = event.target.closest && event.target.closest(".workload-time .dash-graph");
     const plot = graph && graph.querySelector(".js-plotly-plot");
     const range = plot && plot.layout && plot.layout.xaxis && plot.layout.xaxis.range;
     const box = graph && graph.getBoundingClientRect();
@@ -92,9 +126,12 @@
     if (!inside) return;
     const share = (x - LEFT) / (box.width - LEFT - RIGHT);
     const seconds = range[0] + share * (range[1] - range[0]);
-    const frame = document.getElementById("workload-time").getBoundingClientRect();
-    cursor.style.left = `${event.clientX - frame.left}px`;
-    cursor.dataset.time = clock(seconds, digitsOf(range[1] - range[0]));
+    const frame = frameOf();
+    const digits = digitsOf(range[1] - range[0]);
+    cursor.style.left = `${event.clientX - frame.getBoundingClientRect().left}px`;
+    cursor.dataset.time = frame.dataset.offset
+      ? timeOfDay(seconds + Number(frame.dataset.offset), digits)
+      : clock(seconds, digits);
   });
 
   /* A double click resets the zoom. Plotly covers the page while the button is down, so the browser
@@ -103,7 +140,7 @@
     "mousedown",
     (event) => {
       const twice = event.button === 0 && event.detail === 2;
-      if (twice && event.target.closest("#workload-time .dash-graph")) zoomTo(null);
+      if (twice && event.target.closest(".workload-time .dash-graph")) zoomTo(null);
     },
     true,
   );

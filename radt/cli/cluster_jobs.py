@@ -19,14 +19,14 @@ from radt.cluster.collecting import Collection
 from radt.cluster.course import Course
 from radt.cluster.follow import Follower, PacedStatuses
 from radt.cluster.output import OutputTails
-from radt.cluster.overview import Overview, overview_lines
+from radt.cluster.overview import Overview, headline, overview_lines
 from radt.cluster.rows import submitted_rows, submitted_table
 from radt.cluster.settle import SubmittedRow
 from radt.cluster.shape import WorkloadKey
 from radt.cluster.spool import Spool
 from radt.cluster.start import course_of, plan_of, reopened
 from radt.collector.client import CollectorClient
-from radt.errors import EngineAwayError, HeldError
+from radt.errors import EngineAwayError, HeldError, RadtError
 from radt.experiment.columns import QUEUED, parse_status
 from radt.experiment.files import table_path
 from radt.experiment.lock import ExperimentLock, Holder
@@ -102,6 +102,31 @@ def show_status(
         for line in _lines(file, look, holder, console.width, everything=everything):
             console.print(line, soft_wrap=True)
     return None
+
+
+def show_open(spools: Sequence[Spool], *, as_json: bool) -> dict[str, Any] | None:
+    """Show what submissions of several files are at; no file is brought up to date.
+
+    Returns:
+        The document for ``--json``; None if lines were printed.
+    """
+    console = Console(highlight=False)
+    documents: list[dict[str, Any]] = []
+    for spool in spools:
+        file = Path(spool.submission.file)
+        try:
+            look, holder = _look(spool, file, is_ours=False), ExperimentLock(file).holder()
+        except RadtError as error:  # the others can be looked at
+            documents.append({"file": str(file), "error": error.message, "remedy": error.remedy})
+            lines = [Text(f"{printable(str(file))}: {printable(str(error))}", "red")]
+        else:
+            documents.append(_document(file, [look], holder))
+            lines = _lines(file, look, holder, console.width, everything=False)
+        for line in () if as_json else [*lines, Text()]:
+            console.print(line, soft_wrap=True)
+    if not spools and not as_json:
+        console.print(Text("no open submissions to a cluster", "dim"))
+    return {"files": documents} if as_json else None
 
 
 def _look(spool: Spool, file: Path, *, is_ours: bool) -> _Looked:
@@ -212,6 +237,7 @@ def _document(file: Path, looked: Sequence[_Looked], holder: Holder | None) -> d
             {
                 "submission": look.spool.submission.submission_id,
                 "folder": str(look.spool.path),
+                "headline": headline(look.overview).plain.strip(),
                 **asdict(look.overview),
                 "workloads": [
                     {

@@ -36,17 +36,26 @@ _NO_LIMIT = 1_000_000
 
 
 @click.command("status")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @setting_option(settings.HOME)
 @click.option("--all", "everything", is_flag=True, help="List every workload.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(file: Path, home: str | None, everything: bool, as_json: bool) -> None:
+def command(file: Path | None, home: str | None, everything: bool, as_json: bool) -> None:
     """Show the progress of the experiment FILE: what is done, what runs and what is next.
 
     Works from any terminal and changes nothing, except that statuses of jobs on a cluster are
     brought up to date. The exit code is 0 whether or not the experiment is running.
+
+    Without FILE, shows everything that was submitted to a cluster and is not settled yet.
     """
     data = home_of(file, home)
+    if file is None:
+        from radt.cli.cluster_jobs import show_open
+
+        listed = show_open(submissions_of(None, data), as_json=as_json)
+        if listed is not None:
+            click.echo(json.dumps(listed, indent=2))
+        return
     if spools := submissions_of(file, data):
         from radt.cli.cluster_jobs import show_status
 
@@ -72,13 +81,14 @@ def command(file: Path, home: str | None, everything: bool, as_json: bool) -> No
         print_folded(Text(f"  {printable(backlog.sentence())}", style), console, 2)
 
 
-def home_of(file: Path, given: str | None) -> Home:
-    """Return the data folder of an experiment file.
+def home_of(file: Path | None, given: str | None) -> Home:
+    """Return the data folder of an experiment file, or of the working folder.
 
     Raises:
         UsageError: The settings do not name a usable folder.
     """
-    return Home(Settings.of(file.absolute().parent, {settings.HOME: given})[settings.HOME])
+    beside = Path.cwd() if file is None else file.absolute().parent
+    return Home(Settings.of(beside, {settings.HOME: given})[settings.HOME])
 
 
 def waiting_for_delivery(file: Path, home: Home) -> list[Backlog]:

@@ -14,17 +14,20 @@ from radt.home import Home
 from radt.setting_values import find_settings
 
 
-def submissions_of(file: Path, home: Home) -> list[Spool]:
+def submissions_of(file: Path | None, home: Home) -> list[Spool]:
     """Return the open submissions of an experiment file, in the folder of any of its clusters.
+
+    Without a file, those of all files, in the folders of the clusters of the working folder.
 
     Raises:
         ClusterError: One of them cannot be read.
     """
     folders = {ClusterSettings().submissions(home.path)}
     with suppress(UsageError):  # a cluster's settings do not matter to who runs without it
-        for cluster in all_clusters(find_settings(file.absolute().parent)):
+        beside = Path.cwd() if file is None else file.absolute().parent
+        for cluster in all_clusters(find_settings(beside)):
             folders.add(cluster.submissions(home.path))
-    table = table_path(file)
+    table = None if file is None else table_path(file)
     return [spool for folder in sorted(folders) for spool in open_submissions(folder, table)]
 
 

@@ -467,8 +467,12 @@ class Spool:
         return (self.path / "closed").exists()
 
 
-def open_submissions(folder: Path, file: Path) -> list[Spool]:
-    """Return the user's submissions of an experiment file that are not settled, the oldest first.
+def open_submissions(folder: Path, file: Path | None = None) -> list[Spool]:
+    """Return the user's submissions that are not settled, the oldest first.
+
+    Args:
+        folder: Of the submissions.
+        file: The experiment file; None for those of all files.
 
     Raises:
         ClusterError: One of them cannot be read.
@@ -477,12 +481,12 @@ def open_submissions(folder: Path, file: Path) -> list[Spool]:
         paths = sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []  # nobody has submitted anything, or others who keep it to themselves
-    target = os.path.realpath(file)
+    target = None if file is None else os.path.realpath(file)
     found = []
     for path in paths:
         if _is_own(path) and (path / "submission.json").exists() and not (path / "closed").exists():
             spool = Spool(path)
-            if os.path.realpath(spool.submission.file) == target:
+            if target is None or os.path.realpath(spool.submission.file) == target:
                 found.append(spool)
     return found
 

@@ -35,8 +35,9 @@ class Bar:
     """A stretch of a run; ``end_s`` equals ``start_s`` for an instant.
 
     ``count`` is the number of merged bars, ``busy`` the share of the stretch that they take;
-    ``text`` describes it, ``label`` is short: an epoch's number, a span's name; ``is_open`` says
-    that it has not ended.
+    ``text`` describes it, ``label`` is short: an epoch's number, a span's name, a workload's, of
+    whose runs ``mark`` tells one from the others; ``is_open`` says that it has not ended. ``key``
+    and ``hue`` are what it belongs to and its colour index, where bars of several lie in one row.
     """
 
     kind: BarKind
@@ -47,6 +48,9 @@ class Bar:
     count: int = 1
     is_open: bool = False
     busy: float = 1.0
+    key: str = ""
+    hue: int | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,11 @@ def _together(group: Sequence[Bar]) -> Bar:
     end_s = max(bar.end_s for bar in group)
     whole_s = end_s - first.start_s
     busy = min(1.0, sum(lengths) / whole_s) if whole_s > 0 else 1.0
-    return Bar(first.kind, first.start_s, end_s, text, "", len(group), busy=busy)
+    key = first.key if all(bar.key == first.key for bar in group) else ""
+    hue = first.hue if all(bar.hue == first.hue for bar in group) else None
+    return Bar(
+        first.kind, first.start_s, end_s, text, "", len(group), busy=busy, key=key, hue=hue
+    )
 
 
 @dataclass(frozen=True, slots=True)

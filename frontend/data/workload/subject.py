@@ -107,7 +107,7 @@ def find_subject(source: Source, view: View) -> Subject:
         StoreError: The store cannot be read.
     """
     if view.workload is None:
-        catalog = read_catalog(source, _experiment(source, view))
+        catalog = read_catalog(source, experiment_of(source, view))
         return _subject(catalog, _newest(catalog, source), automatic=True)
     place = _place(source, view.workload)
     if place is None:
@@ -158,9 +158,17 @@ def option_label(workload: WorkloadEntry) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _experiment(source: Source, view: View) -> str:
+def experiment_of(source: Source, view: View) -> str:
+    """Return the experiment in focus: the chosen one, that of the workload or of the last pick.
+
+    Raises:
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
     if view.experiment:
         return view.experiment
+    if view.workload and (place := _place(source, view.workload)) is not None:
+        return place[0]
     if view.picks:
         return view.picks[-1].experiment
     return latest_experiment(source)
