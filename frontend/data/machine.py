@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from radt.errors import CollectorError, RadtError
 
@@ -111,7 +111,7 @@ class Probe(Generic[ValueT]):
 
 
 _CONNECT_S = 2.0
-_LISTENERS_S = 60.0
+_COMMAND_S = 60.0
 #: The interval of the first CPU measurement, which has no previous one to compare with.
 _FIRST_LOOK_S = 0.2
 #: Distributions whose versions matter in questions and bug reports.
@@ -253,32 +253,38 @@ class ListenerFacts:
     failure: str
 
 
-def read_listeners() -> Sequence[ListenerFacts]:
-    """Run ``radt listeners``, in a process of its own because plug-ins may contain any code.
+def ask_radt(command: str, *options: str) -> Any:
+    """Return what a command of radt prints as JSON; it runs in a process of its own.
 
     Raises:
         RadtError: It fails or times out, or this is not Linux.
     """
     _require_linux()
-    command = [sys.executable, "-P", "-m", "radt", "listeners", "--json"]
-    remedy = "Run `radt listeners` to see why"
+    remedy = f"Run `radt {command}` to see why"
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-P", "-m", "radt", command, "--json", *options],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_LISTENERS_S,
+            timeout=_COMMAND_S,
             check=False,
         )
-        entries = json.loads(done.stdout)
+        return json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
-        raise RadtError(
-            f"`radt listeners` took longer than {_LISTENERS_S:.0f} s", remedy
-        ) from error
+        raise RadtError(f"`radt {command}` took longer than {_COMMAND_S:.0f} s", remedy) from error
     except (OSError, ValueError) as error:
-        raise RadtError("`radt listeners` printed no JSON", remedy) from error
+        raise RadtError(f"`radt {command}` printed no JSON", remedy) from error
+
+
+def read_listeners() -> Sequence[ListenerFacts]:
+    """Run ``radt listeners``; plug-ins may contain any code.
+
+    Raises:
+        RadtError: It fails or times out, or this is not Linux.
+    """
+    entries = ask_radt("listeners")
     return [
         ListenerFacts(
             name=str(entry["name"]),

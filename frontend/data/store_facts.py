@@ -25,6 +25,7 @@ from radt.frontend.data.machine import (
     read_versions,
 )
 from radt.frontend.data.source import Source
+from radt.frontend.data.submissions import Submission, read_submissions
 from radt.home import Home
 from radt.masking import masked
 from radt.model import RunStatus
@@ -289,6 +290,8 @@ def read_backlogs(folder: Path | None) -> Backlogs:
 _NOW_S = 2.0
 _SOON_S = 10.0
 _RARELY_S = 120.0
+#: Clusters are asked so often at most.
+_CLUSTER_S = 15.0
 
 
 #: Probes of the machine, independent of the shown store; one of them starts a process.
@@ -308,6 +311,9 @@ class System:
         self.backlogs: Probe[Backlogs] = Probe("backlog", lambda: read_backlogs(folder), _NOW_S)
         self.collector: Probe[Collector | NoCollector] = Probe("collector", watch.read, _NOW_S)
         self.devices: Probe[Devices] = Probe("devices", DevicesWatch().read, _NOW_S)
+        self.submissions: Probe[Sequence[Submission]] = Probe(
+            "cluster", lambda: read_submissions(folder), _CLUSTER_S
+        )
         self.listeners = _LISTENERS
         self.versions = read_versions()
         self.imports = source.imports
@@ -316,7 +322,7 @@ class System:
         """Start all probes, without waiting."""
         probes: tuple[Probe[Any], ...] = (
             *(self.facts, self.points, self.activity, self.backlogs),
-            *(self.collector, self.devices, self.listeners),
+            *(self.collector, self.devices, self.listeners, self.submissions),
         )
         for probe in probes:
             probe.look()

@@ -1,4 +1,4 @@
-"""System: stores, pending uploads, running workloads, listeners and devices.
+"""System: stores, pending uploads, running workloads, clusters, listeners and devices.
 
 Each card is read by itself, in the background, and only while the page is open (`system.probes`); a
 probe that does not answer does not affect the others.
@@ -21,7 +21,7 @@ from radt.frontend.auth import Guard
 from radt.frontend.data.machine import Collector
 from radt.frontend.data.source import Source
 from radt.frontend.data.store_facts import System
-from radt.frontend.pages import system_machine, system_store
+from radt.frontend.pages import system_cluster, system_machine, system_store
 from radt.frontend.pages.page import Page, in_browser
 from radt.frontend.view import View
 
@@ -35,6 +35,7 @@ _KEY = "system"
 #: Cards in order, with their titles.
 _MAIN = {
     "running": "Running now",
+    "cluster": "Cluster",
     "devices": "This machine",
     "sampling": "Sampling",
     "backlog": "Pending uploads",
@@ -52,6 +53,7 @@ def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
     activity = system.activity.look()
     cards = {
         "running": system_store.running_card(activity, live, view),
+        "cluster": system_cluster.cluster_card(system.submissions.look()),
         "store": [
             *system_store.store_card(system.facts.look(), system.points.look()),
             *system_store.import_lines(system.imports.news() if system.imports else None),

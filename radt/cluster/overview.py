@@ -20,6 +20,7 @@ from radt.runner.live import NAME_COLUMNS, ProgressView, progress_line, runs_tex
 _LABEL_COLUMNS = 12
 #: A queue has few reasons; the most frequent say enough.
 _MOST_REASONS = 2
+_MOST_WAITING = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,21 @@ class RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job in the queue: its next workload, why it waits, and when it may start, if known."""
+
+    job_id: str
+    label: str
+    roles: Sequence[Role]
+    reason: str
+    starts: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """A submission at one instant.
 
-    ``queued`` counts jobs by the engine's reason; ``unsubmitted`` those that the engine does not
+    ``waiting`` are the first jobs of the queue, ``queued`` counts jobs by the engine's reason; ``unsubmitted`` those that the engine does not
     have yet; ``ending`` those of which a last word is awaited. ``starts`` is the engine's estimate
     of the next start. ``problem`` is why the engine or the folder cannot be asked.
     """
@@ -55,6 +67,7 @@ class Overview:
     starts: str = ""
     held: str = ""
     problem: str = ""
+    waiting: Sequence[WaitingJob] = ()
 
     @classmethod
     def of(cls, course: Course, engine: str) -> Overview:
@@ -78,6 +91,7 @@ class Overview:
             starts=starts[0] if starts else "",
             held=course.held,
             problem=course.away or course.folder_problem,
+            waiting=[_waiting(course, job) for job in queued[:_MOST_WAITING]],
         )
 
 
@@ -91,6 +105,18 @@ def _running(course: Course, job: CourseJob) -> RunningJob:
         roles=[row.role for row in job.workloads[key]],
         attempt=newest.number if newest is not None else 0,
         beats=newest.beats if newest is not None else 0,
+    )
+
+
+def _waiting(course: Course, job: CourseJob) -> WaitingJob:
+    assert job.state is not None
+    key = current_workload(job)
+    return WaitingJob(
+        job_id=course.job_id(job),
+        label=key.label,
+        roles=[row.role for row in job.workloads[key]],
+        reason="held" if job.state.phase is Phase.HELD else job.state.reason,
+        starts=job.state.starts,
     )
 
 
