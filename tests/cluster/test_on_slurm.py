@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from radt.experiment.source import ExperimentFile
+from radt.frontend.data.submissions import Submission, read_submissions
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -175,6 +176,41 @@ def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
     assert "7 runs FINISHED" in output
     study.finished_once(WORKLOADS)
     assert "7 rows done" in study.radt("study.csv")  # nothing is left to submit
+
+
+def test_the_dashboard_shows_nodes_and_queue_as_the_cluster_has_them(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = [f"w{number}" for number in range(5)]
+    study.write(dict.fromkeys(labels, 1), dict.fromkeys(labels, "15G"))  # one fits on a node
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 3, "three rows to run")
+    for name, value in study.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(study.folder)
+
+    def found() -> Submission:
+        (one,) = read_submissions(Path(study.environ["RADT_HOME"]))
+        return one
+
+    wait_until(lambda: (len(found().running), len(found().queued)) == (3, 2), "jobs as they are")
+    seen = found()
+    assert {job.nodes for job in seen.running} == {"node1", "node2", "node3"}
+    assert sorted(job.workload for job in [*seen.running, *seen.queued]) == labels
+    assert {job.reason for job in seen.queued} <= {"Resources", "Priority"}
+    ids = {line.split()[0] for line in study.queue()}
+    assert {job.job_id for job in [*seen.running, *seen.queued]} == ids
+    assert all(job.attempt == 1 for job in seen.running)
+    assert seen.follower.startswith(f"process {follower.pid} on ")
+    assert "3 jobs run on 3 nodes, 2 queued" in seen.headline
+    shown = study.radt("status")
+    assert seen.submission_id in shown
+    assert "3 jobs run on 3 nodes" in shown
+    study.go()
+    output, _ = follower.communicate()
+    assert follower.returncode == 0, output
+    assert read_submissions(Path(study.environ["RADT_HOME"])) == []
+    assert "no open submissions" in study.radt("status")
 
 
 def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:

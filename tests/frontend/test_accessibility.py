@@ -37,6 +37,7 @@ CONTENT = {
     "/": ".select-pane-runs .select-row .select-swatch",
     "/compare": ".card .main-svg",
     "/workload": ".workload .main-svg",
+    "/timeline": ".timeline .barlayer .point",
     "/report": ".report-table tbody .label, .report-nothing",
     "/system": ".system-card",
 }

@@ -29,15 +29,20 @@ from radt.frontend.data.machine import (
     DevicesWatch,
     NoCollector,
     Probe,
+    Reading,
     read_listeners,
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.store_facts import read_activity, read_backlogs, read_facts, read_points
+from radt.frontend.data.submissions import read_submissions
 from radt.frontend.pages import system as system_page
+from radt.frontend.pages.system_cluster import cluster_card, waits_for
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
 from radt.store.records import LedgerRecord
+from tests.cluster.kit import make_spool
 from tests.frontend.conftest import CPU, Demo
+from tests.process.test_recorded_pages import texts
 from tests.support import servers
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
@@ -268,6 +273,32 @@ def test_listeners_are_asked_in_a_process_of_their_own(monkeypatch):
         read_listeners()
 
 
+def test_a_submission_whose_cluster_does_not_answer_says_why(tmp_path, monkeypatch):
+    spool = make_spool(tmp_path, [["solo"], ["pair*2"]])
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "absent.conf"))
+    (found,) = read_submissions(tmp_path)
+    assert found.file == spool.submission.file
+    assert found.problem
+    assert found.problem in texts(cluster_card(Reading([found])))
+    spool.close()
+    assert read_submissions(tmp_path) == []
+    assert "Nothing is submitted." in texts(cluster_card(Reading([])))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Resources", "a node with room for it"),
+        ("Priority", "jobs before it in the queue"),
+        ("QOSMaxJobsPerUserLimit", "a limit is reached"),
+        ("ReqNodeNotAvail, UnavailableNodes:node1", "down, drained or reserved"),
+        ("SomethingNew", "–"),
+    ],
+)
+def test_what_a_job_waits_for_is_said_in_words(reason, words):
+    assert words in waits_for(reason)
+
+
 # The page ------------------------------------------------------------------------------------
 
 
@@ -293,6 +324,7 @@ def test_every_card_has_something_to_say(demo, serve, watched):
     expect(card(watched, "backlog")).to_contain_text("is waiting to be uploaded")
     expect(card(watched, "sampling")).to_contain_text("Covers 1 run in progress.")
     expect(card(watched, "machines")).to_contain_text("bench-1")
+    expect(card(watched, "cluster")).to_contain_text("Nothing is submitted.")
     expect(card(watched, "about")).to_contain_text("127.0.0.1")
     expect(card(watched, "listeners")).to_contain_text("available")
     expect(watched.page.get_by_role("button", name="Log out")).to_have_count(0)
