@@ -60,7 +60,8 @@ def layout(source: Source, view: View) -> Component:
         [
             html.Div(
                 [
-                    html.H1("Timeline"),
+                    html.H1(_label(scope), id="timeline-title"),
+                    html.Span(className="push"),
                     dmc.Select(
                         id="timeline-pick",
                         data=_choices(source, scope),
@@ -71,7 +72,7 @@ def layout(source: Source, view: View) -> Component:
                         w=320,
                         maxDropdownHeight=400,
                         nothingFoundMessage="No such experiment or day",
-                        comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-start"},
+                        comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-end"},
                         **attributes(aria_label="Experiment or day"),
                     ),
                 ],
@@ -201,6 +202,7 @@ def register(app: Dash, source: Source) -> None:
     """Register the callbacks of the page."""
 
     @app.callback(
+        Output("timeline-title", "children"),
         Output("timeline-facts", "children"),
         Output("timeline-labels", "children"),
         Output("timeline-shares", "children"),
@@ -233,6 +235,7 @@ def register(app: Dash, source: Source) -> None:
         zoom = view.windows.get(XAxis.WALL)
         window = zoom or timeline.whole
         content = (
+            _label(scope),
             _facts(timeline),
             _labels(timeline.places),
             _shares(timeline.places, window),

@@ -21,7 +21,7 @@ from radt.frontend.auth import Access
 from radt.frontend.data.source import Source
 from radt.frontend.serve import listen
 
-WIDTHS = (1440, 900)
+WIDTHS = (900, 1440, 1920, 3840)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 #: What is worth seeing besides each page as it opens.
 STATES: Mapping[str, str] = {
