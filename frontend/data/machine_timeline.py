@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 
@@ -18,7 +19,7 @@ from radt import units
 from radt.frontend.data.catalog import RunEntry, read_catalog, tint
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.store_facts import newest_samples
 from radt.frontend.data.workload.devices import indices
 from radt.frontend.data.workload.model import Bar, BarKind
@@ -32,6 +33,8 @@ DAY_OPTION = "timeline.day"
 _UNKNOWN_HOST = "machine not known"
 _MOST_BESIDE = 6
 _SHORTEST_S = 1.0
+#: Times of others do not fit into the store's columns.
+_YEARS = range(1971, 2200)
 #: Borders of days are multiples of this in every time zone.
 _QUARTER_S = 900
 _QUARTERS = text(
@@ -59,10 +62,11 @@ class Scope:
             NothingRecordedError: There is no experiment.
             StoreError: The store cannot be read.
         """
-        try:
-            return cls(day=date.fromisoformat(view.options.get(DAY_OPTION, "")))
-        except ValueError:
-            return cls(experiment=experiment_of(source, view))
+        with suppress(ValueError):
+            day = date.fromisoformat(view.options.get(DAY_OPTION, ""))
+            if day.year in _YEARS:
+                return cls(day=day)
+        return cls(experiment=experiment_of(source, view))
 
     @property
     def limits(self) -> Window | None:
@@ -107,6 +111,13 @@ class MachineTimeline:
     runs: tuple[RunEntry, ...]
     whole: Window
     most_at_once: int
+
+    def zoomed(self, view: View) -> Window | None:
+        """Return the part of the time that a view has zoomed to; None if it shows all of it."""
+        zoom, whole = view.windows.get(XAxis.WALL), self.whole
+        if zoom is None:
+            return None
+        return Window.of(max(zoom.start, whole.start), min(zoom.end, whole.end))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def layout(source: Source, view: View) -> Component:
     """
     scope = Scope.of(source, view)
     timeline = read_timeline(source, scope)
-    window = view.windows.get(XAxis.WALL) or timeline.whole
+    window = timeline.zoomed(view) or timeline.whole
     return html.Section(
         [
             html.Div(
@@ -232,7 +232,7 @@ def register(app: Dash, source: Source) -> None:
             choices = _choices(source, scope)
         except RadtError:
             raise PreventUpdate from None  # the router shows the error
-        zoom = view.windows.get(XAxis.WALL)
+        zoom = timeline.zoomed(view)
         window = zoom or timeline.whole
         content = (
             _label(scope),

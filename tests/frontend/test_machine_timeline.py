@@ -25,6 +25,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.model import Bar, BarKind, binned
 from radt.frontend.theme import Scheme
+from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
@@ -146,6 +147,20 @@ def test_a_day_has_the_runs_of_all_experiments_that_reached_into_it(bench, sourc
     assert first.whole.end == midnight.timestamp()
     assert [run.record.experiment for run in second.runs] == ["across"]
     assert second.whole == Window(midnight.timestamp(), midnight.timestamp() + 15)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["o.timeline.day=9999-12-31", "o.timeline.day=0001-01-01", "o.timeline.day=x", "t.wall=5,1e300"],
+)
+def test_an_address_that_means_nothing_shows_the_experiment(bench, source, query):
+    planted_study(bench)
+    view = View.from_query(query)
+    found = read_timeline(source, Scope.of(source, view))
+    assert len(found.runs) == 5
+    assert found.zoomed(view) in (None, found.whole)
+    figure = machine_timeline(found.places, found.zoomed(view) or found.whole, Scheme.DARK)
+    assert figure["layout"]["meta"]["runs"] == 6  # one of them on two GPUs
 
 
 def test_bars_that_become_one_keep_what_all_of_them_have():
