@@ -215,8 +215,10 @@ def _places(run: RunEntry, nodes: Mapping[str, str]) -> list[tuple[str, str]]:
 def _natural(place: tuple[str, str]) -> tuple[object, ...]:
     """Sort ``node2`` before ``node10``, and GPUs before CPUs."""
     host, device = place
-    numbered = [[(int(p), "") if p.isdecimal() else (-1, p) for p in re.split(r"(\d+)", name)]
-                for name in place]
+    numbered = [
+        [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+        for name in place
+    ]
     return numbered[0], not device.startswith("GPU"), numbered[1], host
 
 

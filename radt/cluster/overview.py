@@ -54,9 +54,10 @@ class WaitingJob:
 class Overview:
     """A submission at one instant.
 
-    ``waiting`` are the first jobs of the queue, ``queued`` counts jobs by the engine's reason; ``unsubmitted`` those that the engine does not
-    have yet; ``ending`` those of which a last word is awaited. ``starts`` is the engine's estimate
-    of the next start. ``problem`` is why the engine or the folder cannot be asked.
+    ``queued`` counts jobs by the engine's reason, ``waiting`` are the first of them;
+    ``unsubmitted`` counts those that the engine does not have yet; ``ending`` those of which a last
+    word is awaited. ``starts`` is the engine's estimate of the next start. ``problem`` is why the
+    engine or the folder cannot be asked.
     """
 
     engine: str

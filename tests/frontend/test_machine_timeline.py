@@ -151,7 +151,12 @@ def test_a_day_has_the_runs_of_all_experiments_that_reached_into_it(bench, sourc
 
 @pytest.mark.parametrize(
     "query",
-    ["o.timeline.day=9999-12-31", "o.timeline.day=0001-01-01", "o.timeline.day=x", "t.wall=5,1e300"],
+    [
+        "o.timeline.day=9999-12-31",
+        "o.timeline.day=0001-01-01",
+        "o.timeline.day=x",
+        "t.wall=5,1e300",
+    ],
 )
 def test_an_address_that_means_nothing_shows_the_experiment(bench, source, query):
     planted_study(bench)
