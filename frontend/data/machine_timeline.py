@@ -37,9 +37,7 @@ _SHORTEST_S = 1.0
 _YEARS = range(1971, 2200)
 #: Borders of days are multiples of this in every time zone.
 _QUARTER_S = 900
-_QUARTERS = text(
-    "SELECT DISTINCT started_ns / 900000000000 FROM run WHERE started_ns IS NOT NULL"
-)
+_QUARTERS = text("SELECT DISTINCT started_ns / 900000000000 FROM run WHERE started_ns IS NOT NULL")
 _EXPERIMENTS = text(
     "SELECT DISTINCT experiment FROM run WHERE started_ns < :end_ns "
     "AND (ended_ns IS NULL OR ended_ns >= :start_ns) ORDER BY experiment"

@@ -20,7 +20,6 @@ from radt import units
 from radt.errors import RadtError
 from radt.frontend.charts.layout import utc_offset_s
 from radt.frontend.charts.machine_timeline import (
-    CLOCK_PX,
     lane_px,
     machine_timeline,
     machines_px,
@@ -28,7 +27,6 @@ from radt.frontend.charts.machine_timeline import (
 )
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.machine_timeline import (
-    DAY_OPTION,
     MachineTimeline,
     Place,
     Scope,

@@ -189,9 +189,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
             start_ns = BEGAN_NS + row * 11 * SECOND_NS
             workload_id = uuid.uuid4().hex
             writer.put_workload(
-                WorkloadRecord(
-                    *(workload_id, "many", str(number), start_ns), RunStatus.FINISHED
-                )
+                WorkloadRecord(*(workload_id, "many", str(number), start_ns), RunStatus.FINISHED)
             )
             for letter in "abcd":
                 writer.put_run(

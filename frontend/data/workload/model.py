@@ -131,9 +131,7 @@ def _together(group: Sequence[Bar]) -> Bar:
     busy = min(1.0, sum(lengths) / whole_s) if whole_s > 0 else 1.0
     key = first.key if all(bar.key == first.key for bar in group) else ""
     hue = first.hue if all(bar.hue == first.hue for bar in group) else None
-    return Bar(
-        first.kind, first.start_s, end_s, text, "", len(group), busy=busy, key=key, hue=hue
-    )
+    return Bar(first.kind, first.start_s, end_s, text, "", len(group), busy=busy, key=key, hue=hue)
 
 
 @dataclass(frozen=True, slots=True)
