@@ -177,7 +177,8 @@ def _read(source: Source, reader: StoreReader, scope: Scope) -> MachineTimeline:
     if limits is not None:
         stays = [s for s in stays if s.end_s >= limits.start and s.start_s < limits.end]
     by_place: dict[tuple[str, str], list[_Stay]] = {}
-    for stay in sorted(stays, key=lambda stay: (stay.start_s, stay.run.ordinal)):
+    # Rows of a workload in the order of their letters: they start within milliseconds.
+    for stay in sorted(stays, key=lambda stay: (stay.run.origin_ns, stay.run.ordinal)):
         for place in _places(stay.run, nodes):
             by_place.setdefault(place, []).append(stay)
     places = [_place(*place, by_place[place]) for place in sorted(by_place, key=_natural)]
