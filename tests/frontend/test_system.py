@@ -276,7 +276,12 @@ def test_listeners_are_asked_in_a_process_of_their_own(monkeypatch):
 def test_a_submission_whose_cluster_does_not_answer_says_why(tmp_path, monkeypatch):
     spool = make_spool(tmp_path, [["solo"], ["pair*2"]])
     spool.submitted(spool.intend(0, [0, 1]), "77")
-    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "absent.conf"))
+    away = tmp_path / "slurm.conf"
+    away.write_text(
+        "ClusterName=away\nSlurmctldHost=localhost\nSlurmctldPort=1\nNodeName=n\n"
+        "PartitionName=p Nodes=n\n"
+    )
+    monkeypatch.setenv("SLURM_CONF", str(away))
     (found,) = read_submissions(tmp_path)
     assert found.file == spool.submission.file
     assert found.problem
