@@ -86,7 +86,7 @@ class Overview:
         return cls(
             engine=engine,
             running=[_running(course, job) for job in running],
-            queued=reasons,
+            queued=dict(reasons),  # `asdict` would make nonsense of a Counter
             unsubmitted=unsubmitted,
             ending=len(jobs) - len(running) - len(queued) - unsubmitted,
             starts=starts[0] if starts else "",
