@@ -144,8 +144,7 @@ class Collection:
     # Attempts -------------------------------------------------------------------------------------
 
     def _begun(self) -> Iterator[JobKey]:
-        names = [entry.name for entry in os.scandir(self._spool.path / "jobs")]
-        return (JobKey.parse(name) for name in sorted(names) if not name.startswith("."))
+        return iter(sorted(self._spool.started_jobs()))
 
     def _collect_job(self, job: JobKey, look: _Look) -> None:
         before = len(look.runs)

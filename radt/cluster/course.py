@@ -9,8 +9,8 @@ again by somebody else: what counts is in the shared folder and with the engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -104,7 +104,8 @@ class Course:
     Attributes:
         jobs: Those that are not settled yet.
         away: Why the engine does not answer; "" while it does.
-        folder_problem: Why the shared folder cannot be read; "" if it can.
+        folder_problem: What the shared folder does not do; "" while it works. All of that is tried
+            again.
     """
 
     def __init__(
@@ -142,6 +143,12 @@ class Course:
         self._releases = False
         self._was_held = False
         self._cancels: list[JobId] = []
+        self._held = self._stopped = ""
+        #: Whether attempts could be looked at.
+        self._sees = True
+        #: What the shared folder did not do in this step.
+        self._failed = ""
+        self._noted: set[str] = set()
         self.away = ""
         self.folder_problem = ""
 
@@ -152,7 +159,7 @@ class Course:
     @property
     def is_stuck(self) -> bool:
         """Whether it is held, and nothing of it runs any more."""
-        if not self._spool.held or self._spool.stopped:
+        if not self._held or self._stopped:
             return False
         waiting = self._waiting
         return self._answers and all(
@@ -163,7 +170,7 @@ class Course:
     @property
     def held(self) -> str:
         """Why no further job starts, in one line; "" if they may."""
-        return " ".join(self._spool.held.split())
+        return " ".join(self._held.split())
 
     @property
     def unsubmitted(self) -> int:
@@ -184,14 +191,18 @@ class Course:
         return str(self._submitter.job_id(job.key) or "")
 
     def release(self) -> None:
-        """Let what is held start; the engine is told with the next question."""
+        """Let what is held start; the engine is told with the next question.
+
+        Raises:
+            OSError: The shared folder cannot be written.
+        """
         if self._spool.held:
             self._spool.release()
         # Also if it was another process that released them: it may not have reached the engine.
         self._releases = bool(self._spool.released)
 
     def step(self, now_s: float) -> Changes:
-        """Do what is due.
+        """Do what is due; what the shared folder does not do now is done later.
 
         Args:
             now_s: Of a monotonic clock.
@@ -200,26 +211,54 @@ class Course:
             ClusterError: The engine refuses to answer.
         """
         changes = Changes()
+        self._failed = ""
         self._look_if_due(now_s)
         if asks := now_s >= self._next_question_s:
             self._ask(now_s, changes)
             self._look_if_due(now_s)
-        self._settle(now_s, changes, all_silent=asks)
-        self._note_hold(changes)
+        with self._folder():
+            self._settle(now_s, changes, all_silent=asks)
+            self._note_hold(changes)
+        self._note_folder(changes, asks=asks)
         return changes
+
+    @contextmanager
+    def _folder(self) -> Iterator[None]:
+        """Leave what fails with the shared folder: full, away, or not what it was."""
+        try:
+            yield
+        except OSError as error:
+            self._failed = f"{error.filename or self._spool.path}: {error.strerror or error}"
+
+    def _note_folder(self, changes: Changes, *, asks: bool) -> None:
+        """Say once that the shared folder fails, once that it works, and what is odd in it."""
+        if self._failed and not self.folder_problem:
+            changes.notes.append(f"{self._failed}; jobs go on, and radt tries again")
+        elif self.folder_problem and asks and not self._failed:
+            changes.notes.append("the shared folder works again")
+        if self._failed or asks:
+            self.folder_problem = self._failed
+        changes.notes += [text for text in self._spool.problems if text not in self._noted]
+        self._noted.update(self._spool.problems)
 
     # The engine -----------------------------------------------------------------------------------
 
     def _ask(self, now_s: float, changes: Changes) -> None:
         self._questions += 1
         try:
-            if not self._looks_only:
-                self._waiting.update(self._submitter.recover(self._started_by))
-                self._submit(now_s, changes)
+            with self._folder():
+                new = self._submitter.refresh()
+                self._waiting -= new
+                self._touched |= new
+                if not self._looks_only:
+                    self._waiting.update(self._submitter.recover(self._started_by))
+                    self._waiting &= self.jobs.keys()
+                    self._submit(now_s, changes)
             states = self._engine.states(self._arrays())
             self._take(states, now_s)
             self._ask_for_the_past(now_s)
-            self._give_orders()
+            with self._folder():
+                self._give_orders()
         except EngineAwayError as error:
             if not self.away:
                 changes.notes.append(
@@ -251,13 +290,12 @@ class Course:
             key not in self._waiting and not _has_ended(job) for key, job in self.jobs.items()
         )
         try:
-            submitted = self._submitter.submit(sorted(self._waiting), unended)
+            for key in self._submitter.submit(sorted(self._waiting), unended):
+                self._waiting.discard(key)
+                self._touched.add(key)
+                self.jobs[key].submitted_s = now_s
         finally:  # what was asked for and not answered is not asked for again
             self._waiting -= self._submitter.asked_for
-        self._waiting.difference_update(submitted)
-        self._touched.update(submitted)
-        for key in submitted:
-            self.jobs[key].submitted_s = now_s
         for key, error in self._submitter.refused.items():
             if key in self._waiting:
                 self._waiting.remove(key)
@@ -277,7 +315,7 @@ class Course:
                 elif state is None and job_id.array in arrays and not job.views:
                     state = states.get(JobId(job_id.array, REST))
                     # One that ran, or whose attempts cannot be seen, may have done its work.
-                    if state is None and before is not Phase.RUNNING and not self.folder_problem:
+                    if state is None and before is not Phase.RUNNING and self._sees:
                         state = _CANCELLED
                 elif state is None and before is not Phase.RUNNING:
                     age_s = inf if job.submitted_s is None else now_s - job.submitted_s
@@ -340,17 +378,16 @@ class Course:
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + self._usual_poll_s / _LOOKS
-        try:
+        self._sees = False
+        with self._folder():
             for key in self._spool.started_jobs() & self.jobs.keys():
                 job = self.jobs[key]
                 if not (job.is_queued and job.views and job.looked == self._questions):
-                    job.looked = self._questions
                     self._look_at(job, now_s)
-        except OSError as error:
-            self.folder_problem = f"{error.filename or self._spool.path}: {error.strerror}"
-            self._answers = False  # nobody is silent only because nothing can be read
-            return
-        self.folder_problem = ""
+                    job.looked = self._questions
+            self._sees = True
+        # Nobody is silent only because nothing can be read.
+        self._answers &= self._sees
 
     def _look_at(self, job: CourseJob, now_s: float) -> None:
         attempts = self._spool.attempts(job.key)
@@ -368,46 +405,61 @@ class Course:
     # What becomes of jobs -------------------------------------------------------------------------
 
     def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
-        touched, self._touched = self._touched, set()
+        self._held, self._stopped = self._spool.held, self._spool.stopped
+        holds = [reason for reason in (self._held, self._spool.released) if reason]
+        unsubmitted, touched = self._unsubmitted, self._touched & self.jobs.keys()
         if all_silent:
             touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
-        stopped, unsubmitted = self._spool.stopped, self._unsubmitted
-        holds = [reason for reason in (self._spool.held, self._spool.released) if reason]
-        for key in sorted(touched & self.jobs.keys()):
-            job, job_id = self.jobs[key], self._submitter.job_id(key)
-            if key in unsubmitted or job_id is None:
-                self._wait_for_submission(job, stopped, changes)
-                continue
-            facts = JobFacts(
-                str(job_id),
-                job.state,
-                job.views,
-                self._silent_s(job, now_s),
-                self._submitter.submissions(key),
-                holds,
-                stopped,
-                "" if job.has_word or not _has_ended(job) else self._last_line(job),
-                job.is_forgotten,
-            )
-            job.settlement = settle(facts, job.rows, self._patience)
-            self._follow_up(job, job_id, stopped, changes)
+        for key in sorted(touched):
+            with self._folder():  # one that cannot be settled now keeps no other from it
+                self._settle_job(self.jobs[key], holds, now_s, changes, is_in=key not in unsubmitted)
+                self._touched.discard(key)
+        self._touched &= self.jobs.keys()
 
-    def _wait_for_submission(self, job: CourseJob, stopped: str, changes: Changes) -> None:
-        if stopped and job.key in self._waiting:
+    def _settle_job(
+        self,
+        job: CourseJob,
+        holds: Sequence[str],
+        now_s: float,
+        changes: Changes,
+        *,
+        is_in: bool,
+    ) -> None:
+        """Do what is due of a job; ``is_in`` is whether the engine has it."""
+        job_id = self._submitter.job_id(job.key)
+        if not is_in or job_id is None:
+            self._wait_for_submission(job, changes)
+            return
+        facts = JobFacts(
+            str(job_id),
+            job.state,
+            job.views,
+            self._silent_s(job, now_s),
+            self._submitter.submissions(job.key),
+            holds,
+            self._stopped,
+            "" if job.has_word or not _has_ended(job) else self._last_line(job),
+            job.is_forgotten,
+        )
+        job.settlement = settle(facts, job.rows, self._patience)
+        self._follow_up(job, job_id, changes)
+
+    def _wait_for_submission(self, job: CourseJob, changes: Changes) -> None:
+        if self._stopped and job.key in self._waiting:
             self._waiting.remove(job.key)
-            self._end(job, _unless_over(job, RunStatus.KILLED, stopped), changes)
+            self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
         elif not job.settlement.rows:
             self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
 
-    def _follow_up(self, job: CourseJob, job_id: JobId, stopped: str, changes: Changes) -> None:
+    def _follow_up(self, job: CourseJob, job_id: JobId, changes: Changes) -> None:
         settlement = job.settlement
         if settlement.next is not Next.WAIT and not self._looks_only:
             _drop_if_empty(self._spool.job_log(job.key.array, str(job_id)))
         match settlement.next:
             case Next.WAIT:
                 self._say(settlement.rows, changes)
-            case Next.SUBMIT if stopped:
-                self._end(job, _unless_over(job, RunStatus.KILLED, stopped), changes)
+            case Next.SUBMIT if self._stopped:
+                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
             case Next.SUBMIT:
                 self._say(settlement.rows, changes)
                 self._waiting.add(job.key)
@@ -434,12 +486,12 @@ class Course:
         if self._questions <= 1:
             return  # it was so before, and who began to follow may have mended it
         self._failures = self._failures + 1 if reason else 0
-        if self._failures >= MOST_UNFIT and not (self._spool.held or self._looks_only):
+        if self._failures >= MOST_UNFIT and not (self._held or self._looks_only):
             self._spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:
         """Say once that the rest is held, by whomever, and tell the engine at once."""
-        held = "" if self._spool.stopped else self.held
+        held = "" if self._stopped else self.held
         if held and not self._was_held and self.jobs:
             changes.notes.append(f"{held}; the other {plural(len(self.jobs), 'job')} are held")
             with suppress(EngineAwayError):  # the next question repeats it

@@ -188,9 +188,11 @@ class Follower:
         """
         self._console.label_width = label_width(key.label for key in self._labels)
         try:
+            was_closed = False
             while True:
-                # Closed by another process, which this one looks over the shoulder of.
-                was_closed = self._spool.is_closed
+                with suppress(OSError):  # asked again
+                    # Closed by another process, which this one looks over the shoulder of.
+                    was_closed = self._spool.is_closed
                 self.step()
                 if self._course.is_settled or self._course.is_stuck or once or self._stop:
                     break
@@ -207,7 +209,7 @@ class Follower:
                 self._reader = None
         if self._course.is_settled:
             if self._collect(None):
-                self._spool.close()
+                self._close()
         elif self._course.is_stuck and not once:
             self._found.problem = held_error(self._course)
         return self._found
@@ -230,6 +232,12 @@ class Follower:
         self._report(changes)
         self._statuses.write_if_due(now_s)
         self._is_first = False
+
+    def _close(self) -> None:
+        try:
+            self._spool.close()
+        except OSError as error:  # whoever looks next closes it
+            self._say_once(f"the submission is not closed yet: {error}")
 
     def _write_all(self) -> None:
         wait = FileWait(self._wait_for_file_s, self._stop, lambda text: self._say(text, "dim"))
@@ -297,7 +305,7 @@ class Follower:
             label=repeated(key.label, done, asked),
             workload_id="",
             runs=runs,
-            start_skew_s=None,
+            start_skew_s=self._skew_s(runs[0].run_id) if len(runs) > 1 else None,
             elapsed_s=max((run.elapsed_s or 0.0 for run in runs), default=0.0),
         )
 
@@ -306,9 +314,10 @@ class Follower:
         log = self._home.run_dir(run.run_id).output_log if run is not None else None
         if log is not None and not log.exists():
             log = None
-        if log is None and (attempts := self._spool.attempts(job.key)):
-            own = attempts[-1].output_log
-            log = own if own.exists() else None
+        with suppress(OSError):  # its last lines are only shown
+            if log is None and (attempts := self._spool.attempts(job.key)):
+                own = attempts[-1].output_log
+                log = own if own.exists() else None
         ended = parse_status(status.text) or RunStatus.SKIPPED
         is_bad = ended is not RunStatus.FINISHED
         return RunOutcome(
@@ -332,6 +341,17 @@ class Follower:
             return self._reader.find_run(run_id)
         except RadtError:
             return None  # it comes later, or only its status does
+
+    def _skew_s(self, run_id: str) -> float | None:
+        """How far apart the rows of a workload began, as its node has measured it."""
+        run = self._recorded(run_id)
+        if run is None or self._reader is None:
+            return None
+        try:
+            skew_ns = self._reader.workload(run.workload_id).start_skew_ns
+        except RadtError:
+            return None
+        return None if skew_ns is None else skew_ns / 1e9
 
     def _notify(self, outcome: WorkloadOutcome, key: WorkloadKey) -> None:
         plan = WorkloadPlan(key.experiment, key.label, ())

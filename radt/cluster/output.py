@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from radt.cluster.course import Course
@@ -31,8 +32,9 @@ class OutputTails:
             if job.is_running and job.state is not None
         }
         for key, where in {**self._running, **now}.items():
-            for attempt in self._spool.attempts(key)[-1:]:
-                self._relay(attempt.output_log, where)
+            with suppress(OSError):  # away for now
+                for attempt in self._spool.attempts(key)[-1:]:
+                    self._relay(attempt.output_log, where)
         self._running = now
 
     def _relay(self, log: Path, where: str) -> None:

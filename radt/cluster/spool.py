@@ -61,6 +61,8 @@ TIME_LIMIT = "the job's time limit"
 _STATUSES = re.compile(r"statuses\.(\d+)\.json")
 _REQUEST = re.compile(r"request\.(\d+)\.json")
 _JOB = re.compile(r"job\.(\d+)\.(.+)")
+_BEAT = re.compile(r"beat\.(\d+)")
+_KEY = re.compile(r"(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,9 +76,10 @@ class JobKey:
         return f"{self.array}-{self.index}"
 
     @classmethod
-    def parse(cls, text: str) -> JobKey:
-        array, index = text.split("-")
-        return cls(int(array), int(index))
+    def parse(cls, text: str) -> JobKey | None:
+        """Parse what `str` makes; None if it is something else."""
+        match = _KEY.fullmatch(text)
+        return None if match is None else cls(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +247,7 @@ class Attempt:
     def view(self) -> AttemptView:
         """Return what the folder shows now."""
         names = [entry.name for entry in os.scandir(self.path)]
-        beats = [int(name.removeprefix("beat.")) for name in names if name.startswith("beat.")]
+        beats = [int(match[1]) for name in names if (match := _BEAT.fullmatch(name))]
         start = _json(self.path / "start.json") if "start.json" in names else None
         numbers = sorted(int(m[1]) for name in names if (m := _STATUSES.fullmatch(name)))
         content: dict[str, Any] = {}
@@ -269,12 +272,18 @@ class Spool:
     Args:
         path: The folder; see `create` for a new one.
 
+    Attributes:
+        problems: What lies in it and is not what it should be: a sentence each, in its order.
+
     Raises:
         ClusterError: It has no submission that this radt understands.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.problems: dict[str, None] = {}
+        #: Requests with an id, which never change.
+        self._answered: dict[tuple[int, int], Request] = {}
         try:
             self.submission = Submission.from_json((path / "submission.json").read_text())
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -341,7 +350,14 @@ class Spool:
         path.unlink(missing_ok=True)
 
     def requests(self) -> list[Request]:
-        """All that the engine was asked for; of an array the newest last."""
+        """All that the engine was asked for; of an array the newest last.
+
+        One that cannot be read counts as for all jobs that no other one asks for: then none of them
+        is submitted twice.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
         arrays = range(len(self.submission.arrays))
         return [request for array in arrays for request in self._requests(array)]
 
@@ -349,16 +365,30 @@ class Spool:
         folder = self.path / "arrays" / str(array)
         names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
         ids = {m[1]: m[2] for name in names if (m := _JOB.fullmatch(name))}
-        numbers = sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name)))
-        return [
-            Request(
-                array,
-                number,
-                tuple(json.loads((folder / f"request.{number}.json").read_text())),
-                ids.get(str(number), ""),
-            )
-            for number in numbers
-        ]
+        jobs = range(len(self.submission.arrays[array].jobs))
+        found: dict[int, Request] = {}
+        damaged: list[Request] = []
+        for number in sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name))):
+            if request := self._answered.get((array, number)):
+                found[number] = request
+                continue
+            file = folder / f"request.{number}.json"
+            request = Request(array, number, (), ids.get(str(number), ""))
+            try:
+                indices = _indices(file.read_text(errors="replace"), jobs)
+            except FileNotFoundError:
+                continue  # given up at this moment, by the process that submits
+            if indices is None:
+                self.problems[f"{file} is damaged; radt looks for its jobs in the queue"] = None
+                damaged.append(request)
+                continue
+            found[number] = replace(request, indices=indices)
+            if request.job_id:
+                self._answered[array, number] = found[number]
+        asked = {index for request in found.values() for index in request.indices}
+        rest = tuple(index for index in jobs if index not in asked)
+        found |= {request.number: replace(request, indices=rest) for request in damaged}
+        return [found[number] for number in sorted(found)]
 
     # Attempts: written by the nodes ---------------------------------------------------------------
 
@@ -382,9 +412,10 @@ class Spool:
         """The highest number of an attempt; 0 if there is none."""
         folder = self.path / "jobs" / str(job) / "attempts"
         try:
-            return max((int(entry.name) for entry in os.scandir(folder)), default=0)
+            names = [entry.name for entry in os.scandir(folder)]
         except FileNotFoundError:
             return 0
+        return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def started_jobs(self) -> set[JobKey]:
         """Jobs that have attempts, or are about to.
@@ -392,7 +423,13 @@ class Spool:
         Raises:
             OSError: The folder cannot be read.
         """
-        return {JobKey.parse(entry.name) for entry in os.scandir(self.path / "jobs")}
+        started = set()
+        for entry in os.scandir(self.path / "jobs"):
+            if (key := JobKey.parse(entry.name)) is not None:
+                started.add(key)
+            elif not entry.name.startswith("."):  # NFS has such names of its own
+                self.problems[f"{entry.path} is not of a job, and is left alone"] = None
+        return started
 
     def job_log(self, array: int, name: str) -> Path:
         """Where the output of a job's batch script goes; ``name`` is the engine's of the job."""
@@ -511,6 +548,16 @@ def put(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _indices(text: str, jobs: range) -> tuple[int, ...] | None:
+    """Return the jobs that a request is for; None if that cannot be read from it."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    is_whole = isinstance(found, list) and all(type(n) is int and n in jobs for n in found)
+    return tuple(found) if is_whole else None
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,7 @@ killed or the answer was lost, asks the engine for it before any of its jobs is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 
 from radt.cluster.engine import ArrayRequest, Engine, JobId
@@ -27,6 +27,11 @@ class Submitter:
     Args:
         build: Makes what the engine is asked for of a request.
         max_jobs: Jobs that wait or run at a time, at most; None for all.
+
+    Raises:
+        OSError: The shared folder cannot be read.
+
+    Whatever raises OSError in between, or EngineAwayError, may be called again.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class Submitter:
         #: As many jobs as the engine took, while it takes no more.
         self._window: int | None = None
         self._looked: dict[Request, int] = {}
+        self._seen: set[Request] = set()
         self._ids: dict[JobKey, JobId] = {}
         self._counts: dict[JobKey, int] = {}
         self._arrays: set[str] = set()
@@ -51,10 +57,26 @@ class Submitter:
         self.unanswered: list[Request] = []
         #: Why the engine refuses jobs for good, by job.
         self.refused: dict[JobKey, ClusterError] = {}
-        for request in spool.requests():
-            self._note(request)
+        self.refresh()
 
     # Looking up -----------------------------------------------------------------------------------
+
+    def refresh(self) -> set[JobKey]:
+        """Read the requests: another process may have made some, or an error hidden one.
+
+        Returns:
+            Jobs of those that are new.
+
+        Raises:
+            OSError: The shared folder cannot be read.
+        """
+        requests = self._spool.requests()
+        self.unanswered = [request for request in requests if not request.job_id]
+        new = [request for request in requests if request not in self._seen]
+        for request in new:
+            self._note(request)
+        self._seen.update(self.unanswered)
+        return {job for request in new for job in _jobs(request)}
 
     def job_id(self, job: JobKey) -> JobId | None:
         """The engine's id of a job, of its last submission; None while there is none."""
@@ -71,16 +93,16 @@ class Submitter:
 
     # Asking ---------------------------------------------------------------------------------------
 
-    def recover(self, started: Callable[[JobKey], Collection[str]]) -> list[JobKey]:
-        """Find requests whose answer was lost; return jobs that the engine was never asked for.
+    def recover(self, started: Callable[[JobKey], Collection[str]]) -> Iterator[JobKey]:
+        """Find requests whose answer was lost; yield jobs that the engine was never asked for.
 
         Args:
             started: The engine's ids of the arrays that started a job, as its attempts say.
 
         Raises:
             EngineAwayError: The engine does not answer.
+            OSError: The shared folder does not.
         """
-        forgotten: list[JobKey] = []
         for request in tuple(self.unanswered):
             found = self._engine.find(self._spool.intent(request))
             if found is None:  # it may have run and be forgotten already
@@ -93,11 +115,10 @@ class Submitter:
             self._looked[request] = self._looked.get(request, 0) + 1
             if self._looked[request] >= _LOOKS_FOR_INTENT:
                 self._forget(request)
-                forgotten += _jobs(request)
-        return forgotten
+                yield from _jobs(request)
 
-    def submit(self, jobs: Sequence[JobKey], unended: int) -> list[JobKey]:
-        """Submit as many of the jobs as may wait now, in their order; return those.
+    def submit(self, jobs: Sequence[JobKey], unended: int) -> Iterator[JobKey]:
+        """Submit as many of the jobs as may wait now, in their order; yield each that was.
 
         Jobs that the engine will never take are in `refused` then.
 
@@ -107,16 +128,17 @@ class Submitter:
 
         Raises:
             EngineAwayError: The engine does not answer; what was asked for is `unanswered`.
+            OSError: The shared folder cannot be written; likewise.
         """
-        submitted: list[JobKey] = []
         if not jobs:
-            return submitted
+            return
+        submitted = 0
         limits = [limit for limit in (self._most, self._window) if limit is not None]
         room = len(jobs)
         if limits:
             room = min(limits) - unended
             if unended and room < min(len(jobs), max(1, min(limits) // _PART_TO_REFILL)):
-                return submitted
+                return
         jobs = jobs[: max(0, room)]
         for array, group in groupby(jobs, key=lambda job: job.array):
             left = list(group)
@@ -129,19 +151,20 @@ class Submitter:
                 if isinstance(outcome, ClusterError):
                     self.refused.update(dict.fromkeys(piece, outcome))
                 else:
-                    submitted += piece
+                    submitted += len(piece)
+                    yield from piece
                 left = left[size:]
                 size = min(size, len(left))
             if left:  # the engine takes no more
-                self._window = max(1, unended + len(submitted))
-                return submitted
+                self._window = max(1, unended + submitted)
+                return
         if self._window is not None:  # it took all: see whether it takes more the next time
             self._window += max(1, self._window // _PART_TO_REFILL)
-        return submitted
 
     def _ask(self, array: int, indices: Sequence[int]) -> ClusterError | None:
         request = self._spool.intend(array, indices)
         self.unanswered.append(request)
+        self._seen.add(request)
         try:
             job_id = self._engine.submit(self._build(request))
         except EngineAwayError:
@@ -154,14 +177,15 @@ class Submitter:
         return None
 
     def _forget(self, request: Request) -> None:
-        self.unanswered.remove(request)
-        self._looked.pop(request, None)
         self._spool.give_up(request)
+        self.unanswered.remove(request)
+        self._seen.discard(request)  # its number may be another one's
+        self._looked.pop(request, None)
 
     def _note(self, request: Request) -> None:
         if not request.job_id:
-            self.unanswered.append(request)
             return
+        self._seen.add(request)
         self._arrays.add(request.job_id)
         for key in _jobs(request):
             self._ids[key] = JobId(request.job_id, key.index)

@@ -93,17 +93,17 @@ class Simulation:
         spool = make_spool(folder, jobs, arrays=arrays)
         nodes = SimulatedNodes(spool, submitted_rows(spool), seconds)
         engine.runner = nodes
-        course = _course(spool, engine, max_jobs, looks_only=looks_only)
+        course = course_of(spool, engine, max_jobs, looks_only=looks_only)
         return cls(spool, engine, nodes, course, max_jobs)
 
     @property
     def file(self) -> Path:
         return Path(self.spool.submission.file)
 
-    def look_anew(self) -> None:
+    def look_anew(self, kind: type[Spool] = Spool) -> None:
         """Another process begins to follow."""
-        self.spool = Spool(self.spool.path)
-        self.course = _course(self.spool, self.engine, self.max_jobs)
+        self.spool = kind(self.spool.path)
+        self.course = course_of(self.spool, self.engine, self.max_jobs)
 
     def step(self) -> Changes:
         """Do what is due now, and write it into the file."""
@@ -136,8 +136,8 @@ class Simulation:
         return [record.cells[2].value for record in ExperimentFile.read(self.file).table.rows]
 
 
-def _course(
-    spool: Spool, engine: Engine, max_jobs: int | None, *, looks_only: bool = False
+def course_of(
+    spool: Spool, engine: Engine, max_jobs: int | None = None, *, looks_only: bool = False
 ) -> Course:
     submitter = submitter_of(spool, engine, max_jobs)
     return Course(spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only)

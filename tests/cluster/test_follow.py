@@ -18,7 +18,7 @@ from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
 from radt.runner.live import ProgressView
-from tests.cluster.kit import Simulation
+from tests.cluster.kit import Simulation, course_of
 
 JOBS = [["solo"], ["pair*2"], ["three*3"], ["short", "shorter"], *([f"w{n}"] for n in range(8))]
 ROWS = 1 + 2 + 3 + 2 + 8
@@ -246,6 +246,24 @@ def test_who_only_looks_submits_and_cancels_nothing(tmp_path: Path) -> None:
     assert set(engine.questions) == {"states"}
 
 
+def test_who_only_looks_sees_what_the_follower_submits(tmp_path: Path) -> None:
+    engine = SimulatedEngine(nodes=1)
+    simulation = Simulation.of(tmp_path, JOBS, engine, max_jobs=4)
+    simulation.step()
+    looker = course_of(Spool(simulation.spool.path), engine, looks_only=True)
+    for second in range(5000):
+        looker.step(engine.time_s)
+        if simulation.course.is_settled:
+            break
+        simulation.step()
+        if second == 30:
+            engine.preempt(JobId("1", 0))  # it is submitted once more
+        engine.advance(1)
+    assert looker.is_settled
+    assert {status.text for status in looker.statuses.values()} == {"FINISHED"}
+    finished_once(simulation)
+
+
 def test_a_shared_folder_that_is_away(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=2)
     simulation = Simulation.of(tmp_path, [["a"], ["b"]], engine)
@@ -344,6 +362,7 @@ def test_a_stop_ends_what_is_held(tmp_path: Path) -> None:
     simulation.pass_time(120)
     assert simulation.course.is_stuck
     simulation.spool.stop("stopped by the user")
+    simulation.step()
     assert not simulation.course.is_stuck
     simulation.finish(most_s=400)
     assert engine.unended == 0

@@ -114,6 +114,25 @@ def test_an_answer_that_is_lost_is_found(tmp_path: Path) -> None:
     assert engine.questions["submit"] == 1
 
 
+def test_what_was_submitted_before_an_answer_was_lost_is_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = SimulatedEngine()
+    simulation = Simulation.of(tmp_path, JOBS, engine, arrays=2)
+    submit = engine.submit
+
+    def loses_the_second(request: Any) -> str:
+        name = submit(request)
+        if engine.questions["submit"] == 2:
+            raise EngineAwayError("no answer")
+        return name
+
+    monkeypatch.setattr(engine, "submit", loses_the_second)
+    simulation.finish()
+    check(simulation)
+    assert engine.questions["submit"] == 2
+
+
 def test_an_answer_that_is_lost_for_longer_than_the_job_is_remembered(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=6, keep_ended_s=10)
     engine.lost_answers = 1
@@ -191,7 +210,7 @@ def test_ids_are_known_to_whoever_comes_next(tmp_path: Path) -> None:
     spool, engine = make_spool(tmp_path, JOBS), SimulatedEngine()
     first = submitter_of(spool, engine)
     jobs = list(spool.submission.jobs)
-    assert first.submit(jobs, 0) == jobs
+    assert list(first.submit(jobs, 0)) == jobs
     second = submitter_of(Spool(spool.path), engine)
     assert [second.job_id(job) for job in jobs] == [first.job_id(job) for job in jobs]
     assert not second.unanswered
