@@ -73,7 +73,7 @@ def run_experiment(
 
     from radt import settings
     from radt.cluster.engines import open_engine
-    from radt.cluster.opened import refuse_open_submissions
+    from radt.cluster.opened import refuse_open_submission
     from radt.cluster.settings import ClusterSettings
     from radt.experiment.devices import Machine
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
@@ -109,7 +109,7 @@ def run_experiment(
         start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
         outcome = start_on_cluster(path, start, **given)
     else:
-        refuse_open_submissions(path, data)
+        refuse_open_submission(path)
         outcome = start_experiment(path, **given)
     if outcome.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt

@@ -63,37 +63,35 @@ def read_submissions(folder: Path | None) -> Sequence[Submission]:
         RadtError: The command fails or times out, or this is not Linux.
     """
     options = () if folder is None else ("--home", str(folder))
-    return [one for file in ask_radt("status", *options)["files"] for one in _parsed(file)]
+    return [_parsed(file) for file in ask_radt("status", *options)["files"]]
 
 
-def _parsed(file: Mapping[str, Any]) -> Sequence[Submission]:
+def _parsed(file: Mapping[str, Any]) -> Submission:
     if "error" in file:
-        return [Submission(file["file"], problem=file["error"], remedy=file["remedy"] or "")]
+        return Submission(file["file"], problem=file["error"], remedy=file["remedy"] or "")
     holder = file["holder"]
     follower = f"process {holder['pid']} on {holder['host']}" if holder else ""
-    return [
-        Submission(
-            file["file"],
-            one["submission"],
-            one["headline"],
-            follower,
-            [
-                NodeJob(
-                    *(job["nodes"], job["label"], len(job["roles"])),
-                    *(job["job_id"], job["attempt"], job["beats"]),
-                )
-                for job in one["running"]
-            ],
-            [
-                QueuedJob(
-                    *(job["job_id"], job["label"], len(job["roles"])),
-                    *(job["reason"], job["starts"]),
-                )
-                for job in one["waiting"]
-            ],
-            sum(one["queued"].values()),
-            one["held"],
-            one["problem"],
-        )
-        for one in file["submissions"]
-    ]
+    one = file["submission"]
+    return Submission(
+        file["file"],
+        one["id"],
+        one["headline"],
+        follower,
+        [
+            NodeJob(
+                *(job["nodes"], job["label"], len(job["roles"])),
+                *(job["job_id"], job["attempt"], job["beats"]),
+            )
+            for job in one["running"]
+        ],
+        [
+            QueuedJob(
+                *(job["job_id"], job["label"], len(job["roles"])),
+                *(job["reason"], job["starts"]),
+            )
+            for job in one["waiting"]
+        ],
+        sum(one["queued"].values()),
+        one["held"],
+        one["problem"],
+    )

@@ -14,7 +14,7 @@ from rich.text import Text
 from radt import settings
 from radt.cli.options import call, setting_option
 from radt.cli.status import home_of
-from radt.cluster.opened import submissions_of
+from radt.cluster.opened import open_submission
 from radt.errors import UsageError
 from radt.experiment.lock import Holder
 from radt.model import RunStatus
@@ -40,11 +40,11 @@ def command(file: Path, home: str | None) -> int:
 
     Ctrl-C detaches; the experiment continues. Ends with the experiment, with the same exit code.
     """
-    data = home_of(file, home)
-    if spools := submissions_of(file, data):
+    if (spool := open_submission(file)) is not None:
         from radt.cli.cluster_jobs import attach
 
-        return attach(file, spools, data)
+        return attach(file, spool)
+    data = home_of(file, home)
     with ProgressReader(file, data) as observer:
         holder = observer.holder()
         if holder is None:

@@ -18,6 +18,7 @@ from radt.cli.options import call
 from radt.cluster.collecting import Collection
 from radt.cluster.course import Course
 from radt.cluster.follow import Follower, PacedStatuses
+from radt.cluster.opened import open_submission
 from radt.cluster.output import OutputTails
 from radt.cluster.overview import Overview, headline, overview_lines
 from radt.cluster.rows import submitted_rows, submitted_table
@@ -46,12 +47,14 @@ SHOWN_WAITING = 8
 _POLL_S = 0.2
 #: How long a follower elsewhere may take to notice a stop, and jobs to end.
 _STOP_PATIENCE_S = 180.0
+#: How long a follower may take between the end of one submission and the next one.
+_NEXT_PATIENCE_S = 180.0
 
 
 @contextmanager
-def _lock_if_free(file: Path, home: Home) -> Iterator[Holder | None]:
+def _lock_if_free(file: Path, spool: Spool) -> Iterator[Holder | None]:
     """Hold the experiment's lock while inside; give who has it if that is somebody else."""
-    lock = ExperimentLock(file, home=home.path)
+    lock = ExperimentLock(file, home=Path(spool.submission.home))
     try:
         lock.acquire()
     except HeldError:
@@ -83,7 +86,7 @@ class _Looked:
 
 
 def show_status(
-    file: Path, spools: Sequence[Spool], home: Home, *, everything: bool, as_json: bool
+    file: Path, spool: Spool, *, everything: bool, as_json: bool
 ) -> dict[str, Any] | None:
     """Show what the jobs of a file are at, and bring its statuses up to date.
 
@@ -93,14 +96,13 @@ def show_status(
     Raises:
         ClusterError: The engine refuses to answer, or a submission cannot be read.
     """
-    with _lock_if_free(file, home) as holder:
-        looked = [_look(spool, file, is_ours=holder is None) for spool in spools]
+    with _lock_if_free(file, spool) as holder:
+        look = _look(spool, file, is_ours=holder is None)
     if as_json:
-        return _document(file, looked, holder)
+        return _document(file, look, holder)
     console = Console(highlight=False)
-    for look in looked:
-        for line in _lines(file, look, holder, console.width, everything=everything):
-            console.print(line, soft_wrap=True)
+    for line in _lines(file, look, holder, console.width, everything=everything):
+        console.print(line, soft_wrap=True)
     return None
 
 
@@ -120,7 +122,7 @@ def show_open(spools: Sequence[Spool], *, as_json: bool) -> dict[str, Any] | Non
             documents.append({"file": str(file), "error": error.message, "remedy": error.remedy})
             lines = [Text(f"{printable(str(file))}: {printable(str(error))}", "red")]
         else:
-            documents.append(_document(file, [look], holder))
+            documents.append(_document(file, look, holder))
             lines = _lines(file, look, holder, console.width, everything=False)
         for line in () if as_json else [*lines, Text()]:
             console.print(line, soft_wrap=True)
@@ -147,7 +149,7 @@ def _lines(
 ) -> list[Text]:
     submission = look.spool.submission
     runs = runs_text(row.role for rows in look.rows.values() for row in rows)
-    name = plan_of(file, [look.spool]).name
+    name = plan_of(look.spool).name
     amount = f"{units.plural(len(look.rows), 'workload')}, {runs}"
     lines = [
         Text.assemble((printable(name), "bold"), f" · {amount} · on {submission.engine}"),
@@ -226,47 +228,46 @@ def _is_waiting(look: _Looked, key: WorkloadKey) -> bool:
     return RunStatus.RUNNING not in statuses and bool(statuses & {None, RunStatus.SCHEDULED})
 
 
-def _document(file: Path, looked: Sequence[_Looked], holder: Holder | None) -> dict[str, Any]:
+def _document(file: Path, look: _Looked, holder: Holder | None) -> dict[str, Any]:
     """Return what the jobs are at for ``--json``."""
     return {
         "file": str(file.absolute()),
-        "experiment": plan_of(file, [look.spool for look in looked]).name,
-        "running": any(not look.course.is_settled for look in looked),
+        "experiment": plan_of(look.spool).name,
+        "running": not look.course.is_settled,
         "holder": None if holder is None else asdict(holder),
-        "submissions": [
-            {
-                "submission": look.spool.submission.submission_id,
-                "folder": str(look.spool.path),
-                "headline": headline(look.overview).plain.strip(),
-                **asdict(look.overview),
-                "workloads": [
-                    {
-                        "experiment": key.experiment,
-                        "workload": key.label,
-                        "runs": [
-                            {
-                                "letter": row.letter,
-                                "name": row.name,
-                                "role": str(row.role),
-                                "status": look.text(row),
-                                "run": look.course.statuses.get(row.line, RowStatus("")).run_id,
-                            }
-                            for row in rows
-                        ],
-                    }
-                    for key, rows in look.rows.items()
-                ],
-            }
-            for look in looked
-        ],
+        "submission": {
+            "id": look.spool.submission.submission_id,
+            "folder": str(look.spool.path),
+            "headline": headline(look.overview).plain.strip(),
+            **asdict(look.overview),
+            "workloads": [
+                {
+                    "experiment": key.experiment,
+                    "workload": key.label,
+                    "runs": [
+                        {
+                            "letter": row.letter,
+                            "name": row.name,
+                            "role": str(row.role),
+                            "status": look.text(row),
+                            "run": look.course.statuses.get(row.line, RowStatus("")).run_id,
+                        }
+                        for row in rows
+                    ],
+                }
+                for key, rows in look.rows.items()
+            ],
+        },
     }
 
 
 # Attach -------------------------------------------------------------------------------------------
 
 
-def attach(file: Path, spools: Sequence[Spool], home: Home) -> int:
+def attach(file: Path, spool: Spool) -> int:
     """Follow the jobs of a file with the output of their runs; return the exit code.
+
+    Where another process follows them, too, this one goes on with what that one submits next.
 
     Raises:
         ClusterError: The engine refuses to answer, or the rest is held.
@@ -274,15 +275,17 @@ def attach(file: Path, spools: Sequence[Spool], home: Home) -> int:
     stop = StopRequest()
     code = 0
     with (
-        _lock_if_free(file, home) as holder,
+        _lock_if_free(file, spool) as holder,
         RunConsole(Console(highlight=False)) as console,
         stop.listening(),
     ):
         if holder is not None:
             console.say(f"  {holder} writes the statuses; this only looks", "dim")
-        for spool in spools:
-            finished = _follow(file, spool, home, console, stop, is_ours=holder is None)
+        current: Spool | None = spool
+        while current is not None:
+            finished = _follow(file, current, console, stop, is_ours=holder is None)
             code = code if finished else 1
+            current = None if holder is None else _next_of(holder, file, current, stop)
         if stop:
             console.say(
                 f"detached; the jobs go on: {call(file, 'attach')}, {call(file, 'stop')}", "dim"
@@ -291,10 +294,20 @@ def attach(file: Path, spools: Sequence[Spool], home: Home) -> int:
     return code
 
 
+def _next_of(holder: Holder, file: Path, before: Spool, stop: StopRequest) -> Spool | None:
+    """Wait for what a follower submits after a submission; None if it ends instead."""
+    lock, end_s = ExperimentLock(file), time.monotonic() + _NEXT_PATIENCE_S
+    while not stop and lock.holder() == holder and time.monotonic() < end_s:
+        found = open_submission(file)
+        if found is not None and found.path != before.path:
+            return found
+        stop.wait(_POLL_S)
+    return None
+
+
 def _follow(
     file: Path,
     spool: Spool,
-    home: Home,
     console: RunConsole,
     stop: StopRequest,
     *,
@@ -308,6 +321,7 @@ def _follow(
     """
     cluster, engine = reopened(spool)
     course = course_of(spool, cluster, engine, looks_only=not is_ours)
+    home = Home(Path(spool.submission.home))
     tails = OutputTails(spool, console)
     with _collection(file, spool, home) as collection:
         follower = Follower(
@@ -347,7 +361,7 @@ def _collection(file: Path, spool: Spool, home: Home) -> Iterator[Collection]:
 # Stop ---------------------------------------------------------------------------------------------
 
 
-def stop_jobs(file: Path, spools: Sequence[Spool], home: Home, *, now: bool) -> int:
+def stop_jobs(file: Path, spool: Spool, *, now: bool) -> int:
     """Cancel the jobs of a file and wait until its statuses say so; return the exit code.
 
     Raises:
@@ -355,39 +369,35 @@ def stop_jobs(file: Path, spools: Sequence[Spool], home: Home, *, now: bool) -> 
         HeldError: Who follows the jobs has not noticed it in time.
     """
     started_s = time.monotonic()
-    for spool in spools:
-        spool.stop(STOPPED)  # first: nobody submits any more
-        cluster, engine = reopened(spool)
-        course = course_of(spool, cluster, engine, looks_only=True)
-        course.step(time.monotonic())
-        if course.away:
-            raise EngineAwayError(
-                f"{course.away}: jobs of {file} may go on",
-                f"Run {call(file, 'stop')} again; whoever looks at the jobs cancels them, too",
-            )
-        engine.cancel(course.unended(), now=now)
+    spool.stop(STOPPED)  # first: nobody submits any more
+    cluster, engine = reopened(spool)
+    course = course_of(spool, cluster, engine, looks_only=True)
+    course.step(time.monotonic())
+    if course.away:
+        raise EngineAwayError(
+            f"{course.away}: jobs of {file} may go on",
+            f"Run {call(file, 'stop')} again; whoever looks at the jobs cancels them, too",
+        )
+    engine.cancel(course.unended(), now=now)
     console = Console(highlight=False, stderr=True)
-    with _lock_if_free(file, home) as holder:
+    with _lock_if_free(file, spool) as holder:
         if holder is None:
             with RunConsole(console) as output:
-                for spool in spools:
-                    _follow(
-                        file, spool, home, output, StopRequest(), is_ours=True, with_output=False
-                    )
+                _follow(file, spool, output, StopRequest(), is_ours=True, with_output=False)
         else:
-            _wait_for(file, spools, holder)
+            _wait_for(file, spool, holder)
     took = units.duration(time.monotonic() - started_s)
     console.print(Text(f"{shown_path(file)} was stopped in {took}"))
-    on = spools[0].submission.engine
+    on = spool.submission.engine
     console.print(Text(f"  {call(file, options=f'--on {on}')} resumes it", "dim"))
     return 0
 
 
-def _wait_for(file: Path, spools: Sequence[Spool], holder: Holder) -> None:
+def _wait_for(file: Path, spool: Spool, holder: Holder) -> None:
     """Wait for who follows the jobs to bring the file up to date."""
     began_s = time.monotonic()
     lock = ExperimentLock(file)
-    while lock.holder() == holder and not all(spool.is_closed for spool in spools):
+    while lock.holder() == holder and not spool.is_closed:
         if time.monotonic() - began_s > _STOP_PATIENCE_S:
             raise HeldError(
                 f"the jobs were cancelled; {holder} has not brought {file} up to date",

@@ -16,7 +16,7 @@ import click
 from radt import settings
 from radt.cli.options import call, setting_option
 from radt.cli.original import WITH_VALUE, translated
-from radt.cluster.opened import refuse_open_submissions, submissions_of
+from radt.cluster.opened import open_submission, refuse_open_submission
 from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.errors import UsageError
@@ -292,7 +292,7 @@ class _Start:
         home = Home(values[settings.HOME])
         if cluster is not None:
             return self._on_cluster(path, home, options, values, cluster, detach=detach)
-        refuse_open_submissions(path, home)
+        refuse_open_submission(path)
         if detach and (code := self._detach(path, home, options)) is not None:
             return code
         from rich.console import Console
@@ -331,8 +331,8 @@ class _Start:
 
         start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
         if detach:
-            if spools := submissions_of(path, home):
-                plan = plan_of(path, spools)
+            if (spool := open_submission(path, home)) is not None:
+                plan = plan_of(spool)
             else:
                 fresh = plan_fresh(path, start, options, self.columns.devices, home)
                 plan = fresh.plan

@@ -18,7 +18,7 @@ from rich.text import Text
 from radt import settings, units
 from radt.cli.options import call, setting_option
 from radt.cli.render import print_folded
-from radt.cluster.opened import submissions_of
+from radt.cluster.opened import open_submission, open_submissions
 from radt.delivery.backlog import Backlog, backlogs
 from radt.experiment.lock import Holder
 from radt.home import Home
@@ -48,21 +48,21 @@ def command(file: Path | None, home: str | None, everything: bool, as_json: bool
 
     Without FILE, shows everything that was submitted to a cluster and is not settled yet.
     """
-    data = home_of(file, home)
     if file is None:
         from radt.cli.cluster_jobs import show_open
 
-        listed = show_open(submissions_of(None, data), as_json=as_json)
+        listed = show_open(open_submissions(home_of(None, home)), as_json=as_json)
         if listed is not None:
             click.echo(json.dumps(listed, indent=2))
         return
-    if spools := submissions_of(file, data):
+    if (spool := open_submission(file)) is not None:
         from radt.cli.cluster_jobs import show_status
 
-        document = show_status(file, spools, data, everything=everything, as_json=as_json)
+        document = show_status(file, spool, everything=everything, as_json=as_json)
         if document is not None:
             click.echo(json.dumps(document, indent=2))
         return
+    data = home_of(file, home)
     with ProgressReader(file, data) as observer:
         look = observer.look()
     waiting = waiting_for_delivery(file, data)

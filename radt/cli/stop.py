@@ -11,10 +11,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt import settings, units
-from radt.cli.options import call, setting_option
-from radt.cli.status import home_of
-from radt.cluster.opened import submissions_of
+from radt import units
+from radt.cli.options import call
+from radt.cluster.opened import open_submission
 from radt.errors import HeldError, UsageError
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S
@@ -27,9 +26,8 @@ PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
 
 @click.command("stop")
 @click.argument("file", type=click.Path(path_type=Path))
-@setting_option(settings.HOME)
 @click.option("--now", is_flag=True, help="Kill the runs at once.")
-def command(file: Path, home: str | None, now: bool) -> int:
+def command(file: Path, now: bool) -> int:
     """Stop the running experiment FILE, as Ctrl-C in its terminal does, and wait for its end.
 
     Runs have ten seconds to end by themselves, then radt kills them. Stopped runs are KILLED; the
@@ -38,11 +36,10 @@ def command(file: Path, home: str | None, now: bool) -> int:
     console = Console(highlight=False, stderr=True)
     if not file.exists():
         raise UsageError(f"file {file} not found", "Check the path")
-    data = home_of(file, home)
-    if spools := submissions_of(file, data):
+    if (spool := open_submission(file)) is not None:
         from radt.cli.cluster_jobs import stop_jobs
 
-        return stop_jobs(file, spools, data, now=now)
+        return stop_jobs(file, spool, now=now)
     lock = ExperimentLock(file)
     holder = lock.holder()
     if holder is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from radt.cluster.collecting import Collection
 from radt.cluster.course import Changes, Course, CourseJob
+from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
 from radt.cluster.shape import WorkloadKey
@@ -235,7 +236,7 @@ class Follower:
 
     def _close(self) -> None:
         try:
-            self._spool.close()
+            close(self._spool)
         except OSError as error:  # whoever looks next closes it
             self._say_once(f"the submission is not closed yet: {error}")
 

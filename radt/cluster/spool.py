@@ -89,7 +89,8 @@ class Submission:
     ``file`` is the experiment file, which the submit host keeps; ``options`` are those of the
     start (`ExperimentOptions`, in JSON values, with ``devices`` if they override the column);
     ``settings`` are variables of the nodes: with ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among
-    them nodes bring runs there themselves, else the submit host does.
+    them nodes bring runs there themselves, else the submit host does. ``home`` is the data folder
+    there, which gets the runs.
     """
 
     submission_id: str
@@ -102,6 +103,7 @@ class Submission:
     arrays: tuple[JobArray, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    home: str = ""
 
     def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
         return self.arrays[job.array].jobs[job.index]
@@ -502,38 +504,6 @@ class Spool:
     @property
     def is_closed(self) -> bool:
         return (self.path / "closed").exists()
-
-
-def open_submissions(folder: Path, file: Path | None = None) -> list[Spool]:
-    """Return the user's submissions that are not settled, the oldest first.
-
-    Args:
-        folder: Of the submissions.
-        file: The experiment file; None for those of all files.
-
-    Raises:
-        ClusterError: One of them cannot be read.
-    """
-    try:
-        paths = sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []  # nobody has submitted anything, or others who keep it to themselves
-    target = None if file is None else os.path.realpath(file)
-    found = []
-    for path in paths:
-        if _is_own(path) and (path / "submission.json").exists() and not (path / "closed").exists():
-            spool = Spool(path)
-            if target is None or os.path.realpath(spool.submission.file) == target:
-                found.append(spool)
-    return found
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a submission is of this user: nobody else's says how the rows of a file stand."""
-    try:
-        return path.lstat().st_uid == os.getuid()
-    except OSError:
-        return False
 
 
 def put(path: Path, text: str) -> None:

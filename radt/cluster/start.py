@@ -23,7 +23,7 @@ from radt.cluster.course import Course
 from radt.cluster.engine import ArrayRequest, Engine
 from radt.cluster.engines import open_engine
 from radt.cluster.follow import Followed, Follower
-from radt.cluster.opened import submissions_of
+from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.rows import submitted_rows, submitted_table
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, Recording
@@ -84,7 +84,7 @@ def course_of(
         RadtError: Its experiment file cannot be read.
     """
     submission = spool.submission
-    name = plan_of(Path(submission.file), [spool]).name
+    name = plan_of(spool).name
 
     def build(request: Request) -> ArrayRequest:
         made = array_request(
@@ -211,18 +211,16 @@ def start_on_cluster(
         RadtError: It could not be submitted or recorded.
     """
     with ExperimentLock(path, home=home.path, options=options):
-        spools = submissions_of(path, home)
+        spool = open_submission(path, home)
         fresh = None
-        if not spools:
+        if spool is None:
             fresh = plan_fresh(path, start, options, devices, home)
-            _check_not_queued(fresh.plan, start.settings.submissions(home.path))
             ask_first(fresh.pending, fresh.options, confirm)
-        plan = plan_of(path, spools) if fresh is None else fresh.plan
+            plan = fresh.plan
+        else:
+            plan = plan_of(spool)
         with _watch(path, home, options, console, plan, tracking_uri, store_uri) as watch:
-            for spool in spools:
-                watch.go_on(spool)
-            if fresh is None and watch.was_settled:
-                # Nobody had looked since the last job ended: what is left runs now.
+            if spool is not None and watch.go_on(spool):
                 fresh = plan_fresh(path, start, options, devices, home)
             if fresh is not None:
                 watch.run_fresh(fresh, start, devices)
@@ -233,31 +231,12 @@ def start_on_cluster(
     return outcome
 
 
-def _check_not_queued(plan: ExperimentPlan, folder: Path) -> None:
-    """Check that no row waits for a job of a submission that is not found.
-
-    Raises:
-        ClusterError: One does: it was submitted with another data folder, and would run twice.
-    """
-    queued = [run.line for run in plan.runs if run.status is RunStatus.SCHEDULED]
-    if queued:
-        raise ClusterError(
-            f"{plan.path}: line {queued[0]} is queued by a submission that is not in {folder}",
-            "Start with the data folder that submitted it (--home). If that is gone, look into the "
-            "queue, and empty the Status of these rows",
-        )
-
-
-def plan_of(path: Path, spools: Sequence[Spool]) -> ExperimentPlan:
-    """Return as much of a plan as submissions know: the names of their workloads."""
-    keys = (
-        key
-        for spool in spools
-        for job in spool.submission.jobs
-        for key in spool.submission.workloads(job)
-    )
+def plan_of(spool: Spool) -> ExperimentPlan:
+    """Return as much of a plan as a submission knows: the names of its workloads."""
+    submission = spool.submission
+    keys = (key for job in submission.jobs for key in submission.workloads(job))
     workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in keys)
-    return ExperimentPlan(path.absolute(), tuple(workloads))
+    return ExperimentPlan(Path(submission.file), tuple(workloads))
 
 
 @contextmanager
@@ -306,14 +285,14 @@ class _Watch:
         self._stop = stop
         self._began_s = time.monotonic()
         self._found = Followed()
-        #: Whether all that was open had ended already.
-        self.was_settled = True
 
-    def go_on(self, spool: Spool) -> None:
-        """Follow an open submission; what is held of it may start again."""
-        if self._stop or self._found.problem is not None:
-            self.was_settled = False
-            return
+    def go_on(self, spool: Spool) -> bool:
+        """Follow an open submission; what is held of it may start again.
+
+        Returns:
+            Whether what is left of the file is to be submitted now: all of it had ended before this
+            start, or this start is to run again what has failed.
+        """
         settings, engine = reopened(spool)
         course = course_of(spool, settings, engine)
         course.release()
@@ -323,16 +302,22 @@ class _Watch:
             f"{spool.submission.submission_id}",
             "dim",
         )
+        if self._options.rerun:
+            self._session.console.say("  what has failed runs again when they have ended", "dim")
         statuses = StatusWriter(table_path(self._path), submitted_table(spool))
         self._follow(spool, course, settings.name, statuses)
-        self.was_settled &= self._found.settled_at_once
-        if self.was_settled and not spool.is_closed and self._found.problem is None:
+        if self._stop or self._found.problem is not None:
+            return False
+        if not (self._found.settled_at_once or self._options.rerun):
+            return False
+        if not spool.is_closed:
             # A later look would write its statuses over those of what is submitted now.
             self._found.problem = ClusterError(
                 f"runs of {spool.submission.submission_id} could not be collected, so nothing "
                 "more was submitted",
                 "Mend what is said above, and start again",
             )
+        return spool.is_closed
 
     def run_fresh(self, fresh: Fresh, start: ClusterStart, devices: str) -> None:
         """Submit what is pending, and follow it."""
@@ -340,6 +325,7 @@ class _Watch:
         print_header(self._session, fresh.plan, fresh.pending, where)
         if not fresh.pending or self._stop:
             return
+        self._found = Followed()  # what runs again counts once
         statuses = fresh.source.writer()
         if fresh.source.note:
             self._session.console.say(f"  {fresh.source.note}", "dim")
@@ -349,6 +335,7 @@ class _Watch:
             submission,
             fresh.source.table.text.encode(errors="surrogateescape"),
         )
+        mark_open(spool)
         course = course_of(spool, start.settings, start.engine, start.patience)
         self._follow(spool, course, start.settings.name, statuses)
 
@@ -396,6 +383,7 @@ class _Watch:
             arrays=tuple(fresh.arrays),
             options=options,
             settings=self._node_settings(start.settings),
+            home=str(self._session.home.path.absolute()),
         )
 
     def _node_settings(self, settings: ClusterSettings) -> dict[str, str]:

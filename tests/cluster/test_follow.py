@@ -259,6 +259,7 @@ def test_who_only_looks_sees_what_the_follower_submits(tmp_path: Path) -> None:
         if second == 30:
             engine.preempt(JobId("1", 0))  # it is submitted once more
         engine.advance(1)
+    looker.step(engine.time_s + 100)
     assert looker.is_settled
     assert {status.text for status in looker.statuses.values()} == {"FINISHED"}
     finished_once(simulation)

@@ -167,7 +167,7 @@ def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
     shown = study.radt("status", "study.csv")
     assert "4 jobs run on" in shown
     document = json.loads(study.radt("status", "study.csv", "--json"))
-    assert len(document["submissions"][0]["running"]) == 4
+    assert len(document["submission"]["running"]) == 4
     study.go()
     output, _ = follower.communicate()
     assert follower.returncode == 0, output
@@ -240,13 +240,38 @@ def test_ctrl_c_ends_the_looking_and_stop_cancels(study: Study) -> None:
     assert len(study.queue()) == 2
     refusal = study.radt("study.csv", "--on", "local", code=2)
     assert "was submitted to slurm" in refusal
-    study.radt("stop", "study.csv")
+    refusal = study.radt("study.csv", "--home", "another", code=2)
+    assert f"--home {study.environ['RADT_HOME']}" in " ".join(refusal.split())
+    home = study.environ["RADT_HOME"]
+    study.environ = {**study.environ, "RADT_HOME": str(study.folder / "another")}
+    study.radt("stop", "study.csv")  # from wherever
+    assert not (study.folder / "another").exists()
+    study.environ = {**study.environ, "RADT_HOME": home}
     assert set(study.statuses()) == {"KILLED: stopped by the user"}
     wait_until(lambda: study.queue() == [], "an empty queue")
     assert len(list(study.folder.glob("ended.*"))) == 0
     study.go()
     study.radt("study.csv")  # resumes
     study.finished_once({"solo": 1, "pair": 2})
+
+
+def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) -> None:
+    study.write({"solo": 1, "other": 1})
+    train = (study.folder / "train.py").read_text()
+    fails = "import os\nif os.environ['RADT_WORKLOAD'] == 'other': raise SystemExit(3)\n"
+    (study.folder / "train.py").write_text(fails + train)
+    follower = study.start("study.csv")
+    wait_until(lambda: study.statuses()[1].startswith("FAILED"), "the failure")
+    wait_until(lambda: study.started() == 1, "the other row to run")
+    follower.send_signal(signal.SIGINT)
+    follower.communicate()
+    (study.folder / "train.py").write_text(train)
+    again = study.start("study.csv", "--rerun")
+    study.go()
+    output, _ = again.communicate()
+    assert again.returncode == 0, output
+    assert "what has failed runs again when they have ended" in output
+    study.finished_once({"solo": 1, "other": 1})
 
 
 def test_one_task_is_cancelled_and_runs_with_the_next_start(study: Study) -> None:

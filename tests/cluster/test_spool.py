@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.spool import (
-    Attempt,
-    JobKey,
-    Spool,
-    Start,
-    Submission,
-    open_submissions,
-)
+from radt.cluster.spool import Attempt, JobKey, Spool, Start, Submission
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
 
@@ -139,19 +131,3 @@ def test_what_a_full_disk_cut_off_is_as_if_it_was_not_there(attempt: Attempt) ->
     assert attempt.view().statuses == {2: RowStatus("RUNNING", "r1")}
     (attempt.path / "statuses.1.json").write_text("")
     assert attempt.view().statuses == {}
-
-
-def test_submissions_of_others_do_not_count(
-    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: spool.path.stat().st_uid + 1)
-    assert open_submissions(tmp_path, Path(SUBMISSION.file)) == []
-
-
-def test_open_submissions_are_found_by_their_file(spool: Spool, tmp_path: Path) -> None:
-    file = Path(SUBMISSION.file)
-    assert [one.path for one in open_submissions(tmp_path, file)] == [spool.path]
-    assert open_submissions(tmp_path, file.with_name("other.csv")) == []
-    spool.close()
-    assert spool.is_closed
-    assert open_submissions(tmp_path, file) == []

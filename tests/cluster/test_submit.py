@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import Shape
 from radt.cluster.simulated import SimulatedEngine
 from radt.cluster.spool import Spool
-from radt.cluster.start import ClusterStart, start_on_cluster
-from radt.errors import ClusterError, EngineAwayError
-from radt.home import Home
-from radt.runner.pending import ExperimentOptions
+from radt.errors import EngineAwayError
 from tests.cluster import kit
 from tests.cluster.kit import Simulation, make_spool, submitter_of
 
@@ -236,21 +230,3 @@ def test_a_request_that_arrives_late_is_not_sent_again(
     simulation.finish()
     check(simulation)
     assert engine.questions["submit"] == 1
-
-
-def test_what_another_data_folder_has_submitted_is_not_submitted_again(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    file = tmp_path / "study.csv"
-    file.write_text("Status,File\nFINISHED,train.py\nQUEUED: 12_3 Resources,train.py\n")
-    engine = SimulatedEngine()
-    start = ClusterStart("slurm", ClusterSettings(), engine)
-    with pytest.raises(ClusterError, match=r"line 3 is queued by a submission that is not in"):
-        start_on_cluster(
-            file,
-            start,
-            home=Home(tmp_path / "other"),
-            options=ExperimentOptions(),
-            console=Console(file=io.StringIO()),
-        )
-    assert engine.questions["submit"] == 0
-    assert not (tmp_path / "other" / "submissions").exists()
