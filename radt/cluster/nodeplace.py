@@ -2,7 +2,7 @@
 
 ::
 
-    TMPDIR/radt-job-20261125-201500-3f2a-3-17.2/
+    TMPDIR/radt-job-20261125-201500-3f2a-3-17.2/        .radt-job-….PID while it is made
     ├── lock          held by the node runner
     ├── home/         data folder
     ├── run/          runtime folder: two jobs of a user on a node share no collector and no ledger
@@ -28,6 +28,7 @@ from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.errors import ClusterError
 from radt.home import Home
+from radt.procfs import start_ticks
 
 _PREFIX = "radt-job-"
 #: Of the job's own folder, where the site makes one.
@@ -36,11 +37,15 @@ _VARIABLE = "SLURM_TMPDIR"
 COLLECTOR_GRACE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodePlace:
-    """See the module's text."""
+    """See the module's text.
+
+    ``is_kept`` is whether the folder stays: something in it is nowhere else.
+    """
 
     path: Path
+    is_kept: bool = False
 
     @property
     def home(self) -> Home:
@@ -65,10 +70,14 @@ class NodePlace:
             ClusterError: It cannot be made.
         """
         base = _base()
+        for left in base.glob(f".{_PREFIX}*.*"):  # nothing was started in these
+            pid = left.suffix[1:]
+            if pid.isdecimal() and start_ticks(int(pid)) is None and _is_own(left):
+                shutil.rmtree(left, ignore_errors=True)
         for left in base.glob(f"{_PREFIX}*"):
             _remove_left(left)
         place = cls(base / f"{_PREFIX}{name}")
-        unlocked = cls(base / f".{_PREFIX}{name}")
+        unlocked = cls(base / f".{_PREFIX}{name}.{os.getpid()}")
         try:
             unlocked.path.mkdir(mode=0o700)
             unlocked.runtime.mkdir(mode=0o700)
@@ -89,13 +98,13 @@ class NodePlace:
                 if not place.is_kept:
                     shutil.rmtree(place.path, ignore_errors=True)
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether the folder stays: something in it is nowhere else."""
-        return (self.path / "kept").exists()
-
     def keep(self) -> None:
-        """Have the folder stay."""
+        """Have the folder stay.
+
+        Raises:
+            OSError: It stays only until the next job on this node.
+        """
+        self.is_kept = True
         (self.path / "kept").touch()
 
 
@@ -138,13 +147,19 @@ def _base() -> Path:
     return Path(given) if given and Path(given).is_dir() else Path(tempfile.gettempdir())
 
 
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user."""
+    try:
+        info = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
+
+
 def _remove_left(folder: Path) -> None:
     """Remove the folder of a job that was killed; what it left on the machine goes with it."""
     try:
-        info = folder.lstat()
-        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-            return
-        if (folder / "kept").exists():
+        if not _is_own(folder) or (folder / "kept").exists():
             return
         with (folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -348,8 +348,12 @@ class NodeRunner:
         deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:
-            place.keep()
-            unsent = f"not all was sent, and is in {place.path} on {node_name()}: {unsent}"
+            where = f"{place.path} on {node_name()}"
+            try:
+                place.keep()
+            except OSError as error:
+                where += f" until the next job there ({error.strerror})"
+            unsent = f"not all was sent, and is in {where}: {unsent}"
             statuses.lose(unsent)
         least_s = time.monotonic() + LAST_WORD_S
         if not pulse.finish(reason or unsent, lambda: max(least_s, deadline_s())):

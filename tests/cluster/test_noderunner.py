@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from radt.cluster.collecting import Collection, collect
+from radt.cluster.nodeplace import NodePlace
 from radt.cluster.noderunner import NodeRunner, NodeStop
 from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, JobKey, Start
 from radt.collector.client import CollectorClient
@@ -347,7 +349,32 @@ def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
         assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
 
 
-def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes) -> None:
+def test_folders_of_runners_that_were_killed_while_they_made_them_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    dead, empty, living = (
+        tmp_path / f".radt-job-20261125-120000-abcd-0-{number}.1.{pid}"
+        for number, pid in enumerate((gone.pid, gone.pid, os.getpid()))
+    )
+    for folder in (dead / "run", empty, living, tmp_path / ".radt-job-of-a-person.txt"):
+        folder.mkdir(parents=True)
+    with NodePlace.made("20261125-120000-abcd-0-7.1") as place:
+        assert not dead.exists() and not empty.exists()
+        assert living.exists()
+        (place.path / "kept").symlink_to("/no such folder/of a full disk")
+        with pytest.raises(OSError, match="No such file"):
+            place.keep()
+    assert place.path.exists()
+    with NodePlace.made("20261125-120000-abcd-0-8.1") as other:
+        assert not place.path.exists(), "it could not be marked to stay"
+    assert not other.path.exists()
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes, is_marked: bool) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
     runner = nodes.start(spool, RADT_CLUSTER_PATIENCE_S="1")
     wait_until(lambda: is_training(nodes), "it trains")
@@ -360,11 +387,14 @@ def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes) -> Non
     runs.rename(runs.with_name("away"))
     runs.write_text("in the way")
     runner.send_signal(signal.SIGCONT)
-    let_go(nodes)
     (place,) = nodes.places()
+    if not is_marked:  # as on a full disk
+        (place / "kept").symlink_to("/no such folder/kept")
+    let_go(nodes)
     assert runner.wait(TIMEOUT_S) == 1
     word = view(spool)
     assert word.ended
+    assert is_marked != ("until the next job there (No such file" in word.reason)
     assert str(place) in word.reason
     assert texts(spool) == [f"KILLED: {word.reason}"], "its samples are not there: it runs again"
     assert (place / "home" / "radt.db").exists()
