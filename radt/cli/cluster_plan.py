@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,14 @@ from rich.text import Text
 from radt.cli.render import render_plan
 from radt.cluster.engine import ArrayRequest
 from radt.cluster.engines import open_engine
+from radt.cluster.same_node import on_one_node
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray
 from radt.cluster.shaping import arrays_for, ask_about, shape_text
 from radt.experiment.devices import Machine
 from radt.experiment.source import ExperimentFile
+from radt.home import Home
 from radt.listeners import registry
 from radt.render.model import printable
 from radt.runner.console import shown_path
@@ -57,22 +59,24 @@ def show_cluster_plan(
     plan = source.plan(Machine.of_cluster(), registry.load(), devices)
     options = options.with_repeat_of(source.repeat, plan)
     pending = pending_workloads(plan, options)
-    if options.only:
-        chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)
-        plan = replace(plan, workloads=chosen)
-    arrays: list[JobArray] = []
+    arrays: Sequence[JobArray] = ()
     requests: dict[JobArray, ArrayRequest] = {}
     answers: Mapping[JobArray, str] = {}
     folder = cluster.submissions(home)
     if pending:
         engine = open_engine(cluster)
         size = engine.max_array_size
-        arrays += arrays_for(source.shown, pending, cluster, max_array_size=size)
+        arrays = arrays_for(source.shown, pending, cluster, max_array_size=size)
+        if cluster.same_node:
+            arrays = on_one_node(arrays, plan, cluster, engine, Home(home))
         for number, array in enumerate(arrays):
             requests[array] = array_request(
                 *(folder / _NO_ID, number, array, cluster), name=plan.name, intent="radt: a test"
             )
         answers = ask_about(source.shown, plan, requests, engine)
+    if options.only:
+        chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)
+        plan = replace(plan, workloads=chosen)
     render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=console)
     if not arrays:
         return
@@ -81,7 +85,7 @@ def show_cluster_plan(
 
 
 def _show_arrays(
-    arrays: list[JobArray],
+    arrays: Sequence[JobArray],
     answers: Mapping[JobArray, str],
     cluster: ClusterSettings,
     folder: Path,

@@ -114,6 +114,13 @@ class Engine(Protocol):
             ClusterError: It would be refused.
         """
 
+    def pick(self, request: ArrayRequest) -> str:
+        """Return the node where a job of a request would start first, of those that have it all.
+
+        Raises:
+            ClusterError: There is none, or the engine does not say which.
+        """
+
     def submit(self, request: ArrayRequest) -> str:
         """Submit an array and return the engine's id of it.
 

@@ -57,6 +57,7 @@ class ClusterSettings:
         time_s: Of a repeat of a workload that says neither Time nor Timeout.
         memory_bytes: Of a job; ``partition`` and ``exclusive``, too, are for rows that do not say.
         bundle_s: Workloads that together take at most so long share a job; 0 for a job each.
+        same_node: All workloads of a file run on one node.
         max_jobs: Jobs that may be in the queue at a time; None for no limit of radt's.
         setup: Lines of a shell that come before the interpreter.
         sbatch: Options that sbatch is given unchanged.
@@ -74,6 +75,7 @@ class ClusterSettings:
     memory_bytes: int | None = None
     exclusive: bool = False
     bundle_s: float = 0.0
+    same_node: bool = False
     max_jobs: int | None = None
     setup: tuple[str, ...] = ()
     sbatch: tuple[str, ...] = ()
@@ -218,6 +220,9 @@ CLUSTER_KEYS: Mapping[str, ClusterKey] = {
         *("bundle_s", SECONDS),
         "Workloads that together take at most this long share a job, by Time or Timeout.",
         "a job each",
+    ),
+    "same-node": ClusterKey(
+        *("same_node", SWITCH), "Run all workloads of a file on one node.", "false"
     ),
     "max-jobs": ClusterKey(
         *("max_jobs", COUNT), "Jobs of a submission in the queue at a time.", "no limit"

@@ -12,7 +12,8 @@ from radt.experiment.plan import WorkloadPlan
 class Shape:
     """What one job is given. ``None`` and "" leave it to the cluster.
 
-    ``gpus`` are those of a node; ``gpu_type`` is the site's name for them (a gres type).
+    ``gpus`` are those of a node; ``gpu_type`` is the site's name for them (a gres type). ``node``
+    is the one that it has to be.
     """
 
     nodes: int = 1
@@ -23,6 +24,7 @@ class Shape:
     time_s: float | None = None
     partition: str = ""
     exclusive: bool = False
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -144,6 +144,7 @@ def shape_text(shape: Shape) -> str:
         "" if shape.time_s is None else duration_text(shape.time_s),
         f"partition {shape.partition}" if shape.partition else "",
         "exclusive" if shape.exclusive else "",
+        f"on {shape.node}" if shape.node else "",
     ]
     return ", ".join(filter(None, parts if shape.gpus else ["no GPU", *parts[1:]]))
 

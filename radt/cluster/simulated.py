@@ -186,6 +186,11 @@ class SimulatedEngine:
         self._refuse(request)
         return "starts at once" if self._place(request.shape) else "starts later"
 
+    def pick(self, request: ArrayRequest) -> str:
+        self._count("check")
+        self._refuse(request)
+        return (self._place(request.shape) or self._nodes[0]).name
+
     def submit(self, request: ArrayRequest) -> str:
         self._count("submit")
         self._refuse(request)
@@ -324,7 +329,10 @@ class SimulatedEngine:
             (
                 node
                 for node in self._nodes
-                if node.up and node.free_gpus >= gpus and node.free_cpus >= cpus
+                if shape.node in ("", node.name)
+                and node.up
+                and node.free_gpus >= gpus
+                and node.free_cpus >= cpus
             ),
             None,
         )

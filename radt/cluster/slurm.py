@@ -74,6 +74,16 @@ class Slurm:
         line = next((line for line in answer.splitlines() if " to start at " in line), "")
         return re.sub(r"^(?:sbatch: )?Job \d+ ", "", line or answer.strip())
 
+    def pick(self, request: ArrayRequest) -> str:
+        answer = self.check(request)
+        match = re.search(r" on (?:nodes? )?(\S+) in partition ", answer)
+        if match is None:
+            raise ClusterError(
+                f"Slurm does not say on which node a job would start: {answer}",
+                'Write sbatch = ["--nodelist=NODE"] into [cluster] instead of same-node',
+            )
+        return match[1]
+
     def submit(self, request: ArrayRequest) -> str:
         try:
             answer = run("sbatch", "--parsable", *_options(request), script=request.script)
@@ -182,6 +192,8 @@ def _shape_options(shape: Shape) -> list[str]:
         options.append(f"--partition={shape.partition}")
     if shape.exclusive:
         options.append("--exclusive")
+    if shape.node:
+        options.append(f"--nodelist={shape.node}")
     return options
 
 

@@ -25,6 +25,7 @@ from radt.cluster.engines import open_engine
 from radt.cluster.follow import Followed, Follower
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.rows import submitted_rows, submitted_table
+from radt.cluster.same_node import on_one_node
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import PATIENCE, Patience
@@ -166,6 +167,8 @@ def plan_fresh(
     if pending:
         engine, settings = start.engine, start.settings
         arrays = arrays_for(source.shown, pending, settings, max_array_size=engine.max_array_size)
+        if settings.same_node:
+            arrays = on_one_node(arrays, plan, settings, engine, home)
         first: dict[Shape, tuple[int, JobArray]] = {}
         for number, array in enumerate(arrays):
             first.setdefault(array.shape, (number, array))

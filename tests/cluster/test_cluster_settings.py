@@ -21,6 +21,7 @@ time = "4h"
 memory = "64GB"
 bundle = "1h"
 max-jobs = 200
+same-node = true
 setup = ["module load cuda/12.4", "export OMP_NUM_THREADS=4"]
 sbatch = ["--reservation=thesis"]
 folder = "scratch"
@@ -57,6 +58,7 @@ def test_a_table_for_all_clusters(tmp_path: Path) -> None:
     assert settings.folder == tmp_path / "scratch"  # beside the file
     assert (settings.time_s, settings.memory_bytes) == (14400.0, 64 * 1024**3)
     assert (settings.bundle_s, settings.max_jobs) == (3600.0, 200)
+    assert settings.same_node
     assert settings.setup == ("module load cuda/12.4", "export OMP_NUM_THREADS=4")
     assert settings.options == ("--account=thesis", "--reservation=thesis")
     assert settings.gpus == {"3g.20gb": "a100_3g.20gb"}

@@ -303,6 +303,20 @@ def test_a_detached_follower_is_attached_to(study: Study) -> None:
     wait_until(lambda: study.statuses() == ["FINISHED"], "the status")
 
 
+def test_all_workloads_of_a_file_run_on_one_node(study: Study) -> None:
+    # Two of these fit on no node together: without the setting each would have a node of its own.
+    rows = "".join(f"w{number},,,cpu,5,,train.py\n" for number in range(3))
+    study.file.write_text("Workload,Status,Run,Devices,Cpus,Listeners,File\n" + rows)
+    toml = study.folder / "radt.toml"
+    toml.write_text(toml.read_text() + "same-node = true\n")
+    study.go()
+    study.radt("study.csv")
+    study.finished_once({f"w{number}": 1 for number in range(3)})
+    with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+        tags = reader.tags_of([run.run_id for run in reader.runs()])
+    assert len({found[CLUSTER_NODE] for found in tags.values()}) == 1
+
+
 def test_no_slurm_here(study: Study) -> None:
     study.write({"solo": 1})
     study.environ = {**study.environ, "PATH": str(study.folder)}

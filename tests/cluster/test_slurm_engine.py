@@ -190,6 +190,17 @@ def test_check_says_when_without_submitting(cluster: Slurm, jobs: Jobs) -> None:
     assert engine.max_array_size == 20001
 
 
+def test_a_job_runs_on_the_node_that_it_has_to(cluster: Slurm, jobs: Jobs) -> None:
+    engine = Engine()
+    assert engine.pick(jobs.request()) in cluster.nodes
+    with pytest.raises(ClusterError, match=r"Slurm refuses: .*not available"):
+        engine.pick(jobs.request(shape=Shape(gpus=3)))
+    assert engine.pick(jobs.request(shape=Shape(cpus=1, node="node2"))) == "node2"
+    array = engine.submit(jobs.request(range(2), shape=Shape(cpus=1, node="node2")))
+    jobs.wait_started(0, 1)
+    assert {state.nodes for state in engine.states([array]).values()} == {"node2"}
+
+
 def test_cancelled_jobs_are_asked_first(cluster: Slurm, jobs: Jobs) -> None:
     engine = Engine()
     array = engine.submit(jobs.request(range(3), most_at_once=2))
