@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,6 +133,13 @@ class Study:
 
 @pytest.fixture
 def study(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
+    with study_on(slurm, tmp_path) as study:
+        yield study
+
+
+@contextmanager
+def study_on(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
+    """A study on a cluster, which is empty and idle afterwards."""
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "train.py").write_text(_TRAIN)
@@ -139,8 +147,10 @@ def study(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
     environ = {**os.environ, **slurm.environ, "RADT_TRACKING_URI": "none", "COLUMNS": "80"}
     environ["RADT_CLUSTER_POLL_S"] = "2"
     study = Study(folder, environ, slurm)
-    yield study
-    study.go()
+    try:
+        yield study
+    finally:
+        study.go()
     for follower in study.followers:
         follower.kill()
         follower.wait()
@@ -305,16 +315,86 @@ def test_a_detached_follower_is_attached_to(study: Study) -> None:
 
 def test_all_workloads_of_a_file_run_on_one_node(study: Study) -> None:
     # Two of these fit on no node together: without the setting each would have a node of its own.
-    rows = "".join(f"w{number},,,cpu,5,,train.py\n" for number in range(3))
+    rows = "".join(f"w{number},,,cpu,5,,train.py\n" for number in range(2))
     study.file.write_text("Workload,Status,Run,Devices,Cpus,Listeners,File\n" + rows)
     toml = study.folder / "radt.toml"
     toml.write_text(toml.read_text() + "same-node = true\n")
     study.go()
     study.radt("study.csv")
-    study.finished_once({f"w{number}": 1 for number in range(3)})
+    study.finished_once({"w0": 1, "w1": 1})
     with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
         tags = reader.tags_of([run.run_id for run in reader.runs()])
     assert len({found[CLUSTER_NODE] for found in tags.values()}) == 1
+
+
+def test_a_slurmd_that_is_killed_alone(study: Study) -> None:
+    study.environ = {**study.environ, "RADT_CLUSTER_BEAT_S": "1"}
+    study.write({"solo": 1})
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 1, "the row to run")
+    wait_until(lambda: study.statuses()[0].startswith("RUNNING: "), "its node")
+    node = study.statuses()[0].removeprefix("RUNNING: ")
+    (task,) = (line.split()[0] for line in study.queue())
+    study.slurm.kill_slurmd(node)
+    try:
+        study.slurm.declare_down(node)
+        wait_until(lambda: study.queue() == [f"{task} PENDING"], "the job in the queue again")
+        assert study.slurm.job_processes(node)  # nobody has told the first attempt
+        study.slurm.start_now(task)
+        wait_until(lambda: study.started() == 2, "the second attempt")
+        study.go()
+        output, _ = follower.communicate()
+        assert follower.returncode == 0, output
+        wait_until(lambda: not study.slurm.job_processes(node), "the end of the first attempt")
+    finally:
+        study.slurm.start_node(node)
+    study.finished_once({"solo": 1})
+    with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+        (run,) = (run for run in reader.runs() if run.status is RunStatus.FINISHED)
+        assert reader.tags(run.run_id)[CLUSTER_NODE] != node
+
+
+#: Logs a value, and takes a gigabyte when it is told to.
+_EATS = """\
+import time
+from pathlib import Path
+import radt
+
+with radt.Run() as run:
+    run.log_metric("loss", 0.5)
+    while not Path(__file__).with_name("eat").exists():
+        time.sleep(0.05)
+    eaten = b"x" * (1 << 30)
+    time.sleep(1000)
+"""
+#: Without cgroups slurmd looks each second what a job takes.
+_MEMORY_LIMITS = {
+    "JobAcctGatherType": "jobacct_gather/linux",
+    "JobAcctGatherFrequency": "task=1",
+    "JobAcctGatherParams": "OverMemoryKill",
+}
+
+
+def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
+    with (
+        slurm_cluster(1, 0, settings=_MEMORY_LIMITS) as slurm,
+        study_on(slurm, tmp_path) as study,
+    ):
+        study.environ = {**study.environ, "RADT_CLUSTER_PART_S": "1"}
+        (study.folder / "train.py").write_text(_EATS)
+        study.write({"solo": 1}, {"solo": "1GB"})
+        follower = study.start("study.csv")
+        sent = "shared/submissions/*/jobs/*/attempts/1/runs/*/*.tar"
+        wait_until(lambda: list(tmp_path.glob(sent)), "a part of the run")
+        (study.folder / "eat").touch()
+        output, _ = follower.communicate()
+        assert follower.returncode == 1, output
+        assert study.statuses() == ["OOM: the job's memory"]
+        with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+            (run,) = reader.runs()
+            assert run.status.ended
+            assert {one.metric for one in reader.series([run.run_id])} >= {"loss"}
+        assert study.queue() == [] and not slurm.job_processes("node1")
 
 
 def test_no_slurm_here(study: Study) -> None:
