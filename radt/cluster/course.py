@@ -411,8 +411,9 @@ class Course:
         if all_silent:
             touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
         for key in sorted(touched):
+            job, is_in = self.jobs[key], key not in unsubmitted
             with self._folder():  # one that cannot be settled now keeps no other from it
-                self._settle_job(self.jobs[key], holds, now_s, changes, is_in=key not in unsubmitted)
+                self._settle_job(job, holds, now_s, changes, is_in=is_in)
                 self._touched.discard(key)
         self._touched &= self.jobs.keys()
 

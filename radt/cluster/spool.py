@@ -368,9 +368,10 @@ class Spool:
         names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
         ids = {m[1]: m[2] for name in names if (m := _JOB.fullmatch(name))}
         jobs = range(len(self.submission.arrays[array].jobs))
+        numbers = sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name)))
         found: dict[int, Request] = {}
         damaged: list[Request] = []
-        for number in sorted(int(match[1]) for name in names if (match := _REQUEST.fullmatch(name))):
+        for number in numbers:
             if request := self._answered.get((array, number)):
                 found[number] = request
                 continue

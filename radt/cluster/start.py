@@ -42,7 +42,6 @@ from radt.experiment.source import ExperimentFile, open_source
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE, Home
 from radt.listeners import registry
-from radt.model import RunStatus
 from radt.paths import sqlite_file
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole

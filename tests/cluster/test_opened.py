@@ -58,7 +58,8 @@ def test_another_data_folder_does_not_submit_it_again(
     spool: Spool, file: Path, tmp_path: Path
 ) -> None:
     (file.parent / "train.py").touch()
-    file.write_text("Workload,Status,File\none,RUNNING: gpu-07,train.py\ntwo,QUEUED: 7_1,train.py\n")
+    rows = "one,RUNNING: gpu-07,train.py\ntwo,QUEUED: 7_1 Resources,train.py\n"
+    file.write_text(f"Workload,Status,File\n{rows}")
     engine, theirs = SimulatedEngine(), tmp_path / "theirs"
     with pytest.raises(UsageError) as caught:
         start_on_cluster(
