@@ -60,8 +60,8 @@ def _largest(shapes: Sequence[Shape]) -> Shape:
     """A shape that has room for each of the shapes, if they want GPUs of one type."""
     return replace(
         max(shapes, key=lambda shape: shape.gpus),
-        cpus=max((shape.cpus or 0 for shape in shapes)) or None,
-        memory_bytes=max((shape.memory_bytes or 0 for shape in shapes)) or None,
+        cpus=max(shape.cpus or 0 for shape in shapes) or None,
+        memory_bytes=max(shape.memory_bytes or 0 for shape in shapes) or None,
         exclusive=any(shape.exclusive for shape in shapes),
     )
 
