@@ -17,6 +17,7 @@ from pathlib import Path
 
 from radt.cluster.engine import REST, End, Engine, JobId, JobState, Phase
 from radt.cluster.settle import (
+    OVER_MEMORY,
     PATIENCE,
     JobFacts,
     Next,
@@ -503,15 +504,16 @@ class Course:
         return now_s - job.changed_s if self._answers else 0.0
 
     def _last_line(self, job: CourseJob) -> str:
+        """What the engine's log of a job says, else the runner's; see `JobFacts`."""
         job_id = self._submitter.job_id(job.key)
         logs = [self._spool.job_log(job.key.array, str(job_id))]
         if attempts := self._spool.attempts(job.key):
-            logs.insert(0, attempts[-1].output_log)
+            logs.append(attempts[-1].output_log)
         return next(filter(None, map(last_line, logs)), "")
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that has a word in it; "" if there is none."""
+    """The last line of a log that has a word in it, or one of memory; "" if there is none."""
     try:
         with path.open("rb") as log:
             log.seek(0, os.SEEK_END)
@@ -519,7 +521,8 @@ def last_line(path: Path) -> str:
             lines = log.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = [line.strip() for line in reversed(lines) if line.strip()]
+    return next(filter(OVER_MEMORY.search, said), said[0] if said else "")
 
 
 def _drop_if_empty(log: Path) -> None:

@@ -9,6 +9,7 @@ without a word. Of several attempts the newest counts; what an earlier one broug
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +24,9 @@ from radt.model import Role, RunStatus
 WITHOUT_A_WORD = "the job ended without a word"
 STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
 LOST = "lost"
+#: What a job's log says where the engine only knows that it failed: slurmd's words, with cgroups
+#: and without.
+OVER_MEMORY = re.compile(r"exceeded (?:job |step )?memory limit|oom[_-]kill", re.IGNORECASE)
 #: What ended a job, where its rows did not do it themselves.
 _ENDS: Mapping[End, str] = {
     End.TIMEOUT: TIME_LIMIT,
@@ -99,8 +103,9 @@ class JobFacts:
     is for how long neither the engine's word nor anything of the attempts has changed; 0 while the
     engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why
     jobs of the submission were told not to begin, ``stopped`` is why it was stopped. ``log_line``
-    is the last line of the job's log. ``is_forgotten`` is whether the engine has lost the whole
-    array so soon after it was submitted that only a controller without its newest state does so.
+    is the last line of the job's log, or the one that says it took too much memory.
+    ``is_forgotten`` is whether the engine has lost the whole array so soon after it was submitted
+    that only a controller without its newest state does so.
     """
 
     job_id: str
@@ -197,7 +202,7 @@ class _Case:
             return self._after_its_word(word, end)
         if self._job.stopped:
             return self._killed(self._job.stopped)
-        if end is End.OUT_OF_MEMORY:
+        if end is End.OUT_OF_MEMORY or OVER_MEMORY.search(self._job.log_line):
             return self._all_left(RunStatus.OOM, "the job's memory")
         if end in (End.COMPLETED, End.FAILED):
             line = f": {self._job.log_line}" if self._job.log_line else ""

@@ -315,8 +315,7 @@ def test_a_detached_follower_is_attached_to(study: Study) -> None:
 
 def test_all_workloads_of_a_file_run_on_one_node(study: Study) -> None:
     # Two of these fit on no node together: without the setting each would have a node of its own.
-    rows = "".join(f"w{number},,,cpu,5,,train.py\n" for number in range(2))
-    study.file.write_text("Workload,Status,Run,Devices,Cpus,Listeners,File\n" + rows)
+    study.write({"w0": 1, "w1": 1}, {"w0": "9GB", "w1": "9GB"})
     toml = study.folder / "radt.toml"
     toml.write_text(toml.read_text() + "same-node = true\n")
     study.go()

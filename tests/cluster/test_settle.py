@@ -343,3 +343,15 @@ def test_a_job_is_not_submitted_for_ever() -> None:
     settled = settle(facts, ROWS, PATIENCE)
     assert settled.next is Next.DONE
     assert texts(settled) == ("KILLED: lost",) * 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd-node1: error: StepId=2.0 exceeded memory limit (13 > 10), being killed",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=2.0. Some of the step ...",
+    ],
+)
+def test_a_job_whose_log_says_that_it_took_too_much_memory(line: str) -> None:
+    facts = JobFacts("12_3", ended(End.FAILED), (attempt("RUNNING", ""),), 100.0, log_line=line)
+    assert set(texts(settle(facts, ROWS, PATIENCE))) == {"OOM: the job's memory"}
