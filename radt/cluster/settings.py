@@ -135,6 +135,17 @@ class ClusterSettings:
         return replace(settings, partition=partition) if partition else settings
 
 
+def all_clusters(file: SettingsFile | None) -> Iterable[ClusterSettings]:
+    """Return the settings of every cluster that ``--on`` may name.
+
+    Raises:
+        UsageError: A setting is not valid.
+    """
+    names = dict.fromkeys((SLURM, *(() if file is None else _tables(file))))
+    found = (ClusterSettings.named(name, file) for name in names)
+    return [cluster for cluster in found if cluster is not None]
+
+
 def cluster_problems(file: SettingsFile | None) -> Iterable[UsageError]:
     """Yield what is wrong with the clusters of a settings file: one problem for each of them."""
     if file is None or CLUSTER_TABLE not in file.table:
