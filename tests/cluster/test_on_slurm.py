@@ -183,6 +183,7 @@ def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
     assert follower.returncode == 0, output
     for label in WORKLOADS:
         assert re.search(rf"\d/4  {label} +\d runs? +✔", output)
+    assert re.search(r"4  pair .*✔.* skew \d", output), output  # as on one machine
     assert "7 runs FINISHED" in output
     study.finished_once(WORKLOADS)
     assert "7 rows done" in study.radt("study.csv")  # nothing is left to submit
