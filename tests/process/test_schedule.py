@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from radt.model import RunStatus
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import Bench, let_go, wait_until
 
 #: Appends its name to a file that all runs share, then does what it is told.
 NOTES_ITSELF = """
@@ -227,14 +227,6 @@ with open(here.with_name(sys.argv[1] + ".gate")) as gate:
 sys.exit(3)
 """
 )
-
-
-def let_go(gate: Path) -> None:
-    """Whoever waits at a pipe goes on, and who comes later does not wait; all may have ended."""
-    writer = os.open(gate, os.O_RDWR)  # does not wait for a reader
-    gate.unlink()
-    gate.touch()
-    os.close(writer)
 
 
 def asked(bench: Bench, name: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from radt.errors import StoreError
 from radt.store.reader import StoreReader
 from tests.delivery.postgres.conftest import through, wait_same
-from tests.support.bench import Bench, alive, bench_in, wait_until
+from tests.support.bench import Bench, alive, bench_in, let_go, wait_until
 from tests.support.links import Link
 from tests.support.postgres import Postgres
 
@@ -61,11 +61,6 @@ def points_at(uri: str) -> int:
         return 0
 
 
-def go(bench: Bench, count: int = 2) -> None:
-    for _ in range(count):
-        (bench.folder / "go").write_text("on")
-
-
 def test_a_run_is_in_postgres_while_it_runs_and_wholly_at_its_end(
     bench: Bench, database: str
 ) -> None:
@@ -83,8 +78,7 @@ def test_a_run_is_in_postgres_while_it_runs_and_wholly_at_its_end(
         wait_until(lambda killed=killed: not any(alive(one.pid) for one in killed), "the end of it")
         before = points_at(database)  # points that it uploaded itself do not count
         wait_until(lambda before=before: points_at(database) > before, f"after {module}")
-    (bench.folder / "go").write_text("on")
-    (bench.folder / "go").write_text("on")
+    let_go(bench.folder / "go")
     out, _ = radt.communicate(timeout=180)
     assert radt.returncode == 0, out
     wait_same(bench.home / "radt.db", database)
