@@ -57,7 +57,7 @@ class Scope:
         """Return the day of a view, else its experiment.
 
         Raises:
-            NothingRecordedError: There is no experiment.
+            NothingRecordedError: No experiment is stored.
             StoreError: The store cannot be read.
         """
         with suppress(ValueError):

@@ -38,7 +38,7 @@ def read_shown(source: Source, view: View) -> Shown:
     """Read the report of a view's experiment or selection.
 
     Raises:
-        NothingRecordedError: There is no experiment.
+        NothingRecordedError: No experiment is stored.
         StoreError: The store cannot be read.
     """
     choices = Choices.of(view.options)

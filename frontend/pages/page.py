@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, ctx, html
 from dash.development.base_component import Component
 
@@ -34,6 +35,29 @@ class Page:
 def attributes(**values: str) -> Any:
     """Return attributes such as ``data-level``, given as ``data_level``, for ``**``."""
     return {name.replace("_", "-"): value for name, value in values.items()}
+
+
+def subject_list(
+    name: str, choices: Sequence[Any], value: str | None, *, label: str, nothing: str
+) -> Component:
+    """Return the searchable list, named ``name``, in which a page's subject is chosen.
+
+    ``label`` is for screen readers; ``nothing`` is shown if no choice matches.
+    """
+    chosen: Component = dmc.Select(
+        id=name,
+        data=choices,
+        value=value,
+        searchable=True,
+        allowDeselect=False,
+        size="xs",
+        w=320,
+        maxDropdownHeight=400,
+        nothingFoundMessage=nothing,
+        comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-end"},
+        **attributes(aria_label=label),
+    )
+    return chosen
 
 
 def triggers() -> set[str]:

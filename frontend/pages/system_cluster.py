@@ -35,7 +35,7 @@ def cluster_card(reading: Reading[Sequence[Submission]]) -> list[Component]:
 
     def draw(submissions: Sequence[Submission]) -> list[Component]:
         if not submissions:
-            return [quiet("Nothing is submitted. `radt FILE --on slurm` runs a file on a cluster.")]
+            return [quiet("Nothing is submitted.")]
         return [part for one in submissions for part in _submission(one)]
 
     return shown(reading, draw)

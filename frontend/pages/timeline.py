@@ -10,7 +10,6 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ALL, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
@@ -36,7 +35,7 @@ from radt.frontend.data.machine_timeline import (
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
-from radt.frontend.pages.page import Page, attributes, in_browser
+from radt.frontend.pages.page import Page, attributes, in_browser, subject_list
 from radt.frontend.pages.workload_body import time_graph, time_head
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
@@ -60,18 +59,10 @@ def layout(source: Source, view: View) -> Component:
                 [
                     html.H1(_label(scope), id="timeline-title"),
                     html.Span(className="push"),
-                    dmc.Select(
-                        id="timeline-pick",
-                        data=_choices(source, scope),
-                        value=_value(scope),
-                        searchable=True,
-                        allowDeselect=False,
-                        size="xs",
-                        w=320,
-                        maxDropdownHeight=400,
-                        nothingFoundMessage="No such experiment or day",
-                        comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-end"},
-                        **attributes(aria_label="Experiment or day"),
+                    subject_list(
+                        *("timeline-pick", _choices(source, scope), _value(scope)),
+                        label="Experiment or day",
+                        nothing="No such experiment or day",
                     ),
                 ],
                 className="workload-head",

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
@@ -22,7 +21,7 @@ from radt.frontend.data.workload.model import Strip
 from radt.frontend.data.workload.run_facts import Machine, facts_of, ledger_of, machine_of, tags_of
 from radt.frontend.data.workload.strips import MAX_STRIPS, Reading, read_all
 from radt.frontend.data.workload.subject import Subject, offered, slowdowns
-from radt.frontend.pages.page import attributes
+from radt.frontend.pages.page import attributes, subject_list
 from radt.frontend.pages.workload_devices import devices_section
 from radt.frontend.pages.workload_parts import (
     facts_bar,
@@ -143,18 +142,10 @@ def _head(subject: Subject) -> Component:
             html.Span(className="push"),
             _step("‹", "Previous workload", earlier.record.workload_id if earlier else ""),
             _step("›", "Next workload", later.record.workload_id if later else ""),
-            dmc.Select(
-                id="workload-pick",
-                data=offered(subject, ""),
-                value=subject.workload_id,
-                searchable=True,
-                allowDeselect=False,
-                size="xs",
-                w=320,
-                maxDropdownHeight=400,
-                nothingFoundMessage="No matching workload in this experiment",
-                comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-end"},
-                **attributes(aria_label="Another workload"),
+            subject_list(
+                *("workload-pick", offered(subject, ""), subject.workload_id),
+                label="Another workload",
+                nothing="No matching workload in this experiment",
             ),
         ],
         className="workload-head",

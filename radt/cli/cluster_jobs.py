@@ -47,7 +47,7 @@ SHOWN_WAITING = 8
 _POLL_S = 0.2
 #: How long a follower elsewhere may take to notice a stop, and jobs to end.
 _STOP_PATIENCE_S = 180.0
-#: How long a follower may take between the end of one submission and the next one.
+#: How long a follower may take to submit the rest after a submission has ended.
 _NEXT_PATIENCE_S = 180.0
 
 
@@ -107,7 +107,7 @@ def show_status(
 
 
 def show_open(spools: Sequence[Spool], *, as_json: bool) -> dict[str, Any] | None:
-    """Show what submissions of several files are at; no file is brought up to date.
+    """Show what submissions of several files are at; the files stay as they are.
 
     Returns:
         The document for ``--json``; None if lines were printed.

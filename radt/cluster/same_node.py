@@ -43,8 +43,8 @@ def on_one_node(
     most = max(shape.nodes for shape in shapes)
     if most > 1:
         raise UsageError(
-            f"same-node in {settings.source} is for workloads of one node, and one asks for {most}",
-            "Remove same-node, or empty Nodes",
+            f"same-node in {settings.source} runs all on one node, and a workload needs {most}",
+            "Remove same-node, or the numbers in Nodes",
         )
     node = _node_before(plan, home)
     if not node:
@@ -57,7 +57,7 @@ def on_one_node(
 
 
 def _largest(shapes: Sequence[Shape]) -> Shape:
-    """A shape that has room for each of the shapes, if they want GPUs of one type."""
+    """Return a shape as large as the largest of them, if they want GPUs of one type."""
     return replace(
         max(shapes, key=lambda shape: shape.gpus),
         cpus=max(shape.cpus or 0 for shape in shapes) or None,

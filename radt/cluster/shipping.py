@@ -243,7 +243,7 @@ def pack(path: Path, files: Iterable[tuple[Path, str]]) -> None:
     """Write files into one of ``runs/RUN``, which appears complete or not at all.
 
     Raises:
-        OSError: A file cannot be read, or there is no room, or no folder for ``runs``.
+        OSError: A file cannot be read, the disk is full, or the folder ``runs`` is missing.
     """
     # Not its parents: where the shared folder is away, they would be on the node's own disk.
     for folder in (path.parent.parent, path.parent):

@@ -89,7 +89,7 @@ class Submission:
     ``file`` is the experiment file, which the submit host keeps; ``options`` are those of the
     start (`ExperimentOptions`, in JSON values, with ``devices`` if they override the column);
     ``settings`` are variables of the nodes: with ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among
-    them nodes bring runs there themselves, else the submit host does. ``home`` is the data folder
+    them, nodes send runs there, otherwise the submit host does. ``home`` is the data folder
     there, which gets the runs.
     """
 

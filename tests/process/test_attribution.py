@@ -173,7 +173,7 @@ def test_nothing_of_a_colleague_is_given_to_runs(
 def test_a_card_that_goes_and_a_driver_that_hangs_cost_only_themselves(
     held: Held, nvml: FakeNvml
 ) -> None:
-    # Of a busy machine a reading may take a second, which is no hang.
+    # On a busy machine, a reading that takes a second does not hang.
     held.bench.env["RADT_COLLECTOR_HANG_S"] = "5"
     nvml.configure("count 1", "gpu 0 55 80000 500 1000 250000 0 61 1410 1593", ENERGY)
     held.start("Devices,Listeners", "0,smi@100ms+top@100ms")

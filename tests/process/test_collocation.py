@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.bench import Bench, wait_until
+from tests.support.bench import Bench, let_go, wait_until
 from tests.support.fake_mps import FakeMps, mps
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
@@ -60,15 +58,6 @@ def machine(bench: Bench, nvml: FakeNvml, mps: FakeMps) -> Bench:
     return bench
 
 
-def open_gate(bench: Bench) -> None:
-    """Let everybody go who waits at the gate, or will come there."""
-    gate = bench.folder / "gate"
-    with suppress(OSError):  # nobody waits just now
-        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-    gate.unlink()
-    gate.touch()
-
-
 def looked_since_the_clients_came(nvml: FakeNvml) -> bool:
     """Whether the list of MPS clients was read after the last client was in it."""
     calls = [call[0] for call in nvml.calls()]
@@ -112,7 +101,7 @@ def test_rows_under_mps_share_a_daemon_of_their_own(
     assert said["a"]["pipes"] == said["b"]["pipes"] == daemon["env"]["CUDA_MPS_PIPE_DIRECTORY"]
     assert (said["a"]["percentage"], said["b"]["percentage"]) == ("", "40")
     wait_until(lambda: looked_since_the_clients_came(nvml), "the runner looks who is a client")
-    open_gate(machine)
+    let_go(machine.folder / "gate")
     assert runner.wait(180) == 0, runner.communicate()
     for run in machine.reader.runs():
         assert machine.reader.tags(run.run_id)["radt.verified"] == "yes"
@@ -186,7 +175,7 @@ def test_what_a_killed_runner_set_up_is_taken_away_by_the_next_start(
     runner.wait()
     left = mps.daemons if collocation == "MPS" else nvml.gpu_instances()
     assert len(left) == 1
-    open_gate(machine)
+    let_go(machine.folder / "gate")
     nvml.configure(
         *(["count 1", mig_gpu(0)] if collocation != "MPS" else ["count 1", "gpu 0 " + "0 " * 9])
     )

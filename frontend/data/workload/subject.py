@@ -103,7 +103,7 @@ def find_subject(source: Source, view: View) -> Subject:
 
     Raises:
         RunNotFoundError: There is no such workload.
-        NothingRecordedError: There is no experiment.
+        NothingRecordedError: No experiment is stored.
         StoreError: The store cannot be read.
     """
     if view.workload is None:
@@ -162,7 +162,7 @@ def experiment_of(source: Source, view: View) -> str:
     """Return the experiment in focus: the chosen one, that of the workload or of the last pick.
 
     Raises:
-        NothingRecordedError: There is no experiment.
+        NothingRecordedError: No experiment is stored.
         StoreError: The store cannot be read.
     """
     if view.experiment:
