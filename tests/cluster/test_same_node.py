@@ -71,5 +71,5 @@ def test_a_later_start_goes_where_rows_have_finished(plan: ExperimentPlan, tmp_p
 
 def test_several_nodes_are_not_one(plan: ExperimentPlan, tmp_path: Path) -> None:
     several = [*ARRAYS, JobArray(Shape(nodes=2), ((WorkloadKey("e", "wide"),),))]
-    with pytest.raises(UsageError, match="one asks for 2"):
+    with pytest.raises(UsageError, match="a workload needs 2"):
         on_one_node(several, plan, SETTINGS, SimulatedEngine(), Home(tmp_path / "home"))
