@@ -258,6 +258,27 @@ def test_a_position_goes_on_in_a_new_server_with_the_same_random_numbers() -> No
     assert rest == batches[8 + 5 :]
 
 
+def test_orders_are_those_of_a_plain_loader_whether_workers_live_on_or_are_new() -> None:
+    arguments = {"samples": 30, "batch_size": 4, "workers": 2, "persistent": True}
+
+    def opened() -> SharedLoader:
+        return SharedLoader(make_random, name=name_of_its_own(), arguments=arguments, linger_s=0.1)
+
+    def orders(loader: Any, epochs: int) -> list[list[list[int]]]:
+        return [[indices.tolist() for _, indices in loader] for _ in range(epochs)]
+
+    expected_orders = orders(make_random(**arguments), 3)
+    with opened() as loader:
+        found = orders(loader, 1)
+        state = loader.state_dict()
+        assert found + orders(loader, 2) == expected_orders
+        loader.set_epoch(0)  # its workers live, and drew no second seed
+        assert orders(loader, 2) == expected_orders[:2]
+    with opened() as loader:
+        loader.load_state_dict(state)  # its workers are new
+        assert orders(loader, 2) == expected_orders[1:]
+
+
 def test_batches_outlive_their_loader_while_others_go_on() -> None:
     name = name_of_its_own()
     with shared(40, 2, name=name) as loader:

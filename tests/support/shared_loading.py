@@ -106,11 +106,19 @@ def make_faulty(bad: str, samples: int = 9, batch_size: int = 2, workers: int = 
     return DataLoader(data, batch_size, num_workers=workers, collate_fn=collate)
 
 
-def make_random(samples: int, batch_size: int, workers: int = 1) -> DataLoader[Any]:
-    """Shuffled, with random augmentation."""
+def make_random(
+    samples: int, batch_size: int, workers: int = 1, persistent: bool = False
+) -> DataLoader[Any]:
+    """Shuffled, with random augmentation; ``persistent`` workers live on after an epoch."""
     generator = torch.Generator().manual_seed(11)
     data = Noisy(samples)
-    return DataLoader(data, batch_size, shuffle=True, generator=generator, num_workers=workers)
+    return DataLoader(
+        *(data, batch_size),
+        shuffle=True,
+        generator=generator,
+        num_workers=workers,
+        persistent_workers=persistent,
+    )
 
 
 class Noisy(Numbered):

@@ -61,7 +61,9 @@ class Loading:
         random = plan.random or state.randoms.get(plan.epoch)
         if random is not None and (plan.epoch != self._after or plan.random):
             randomness.restore(random, self._loader)
-        state.randoms[plan.epoch] = randomness.state_of(self._loader)
+        else:
+            random = randomness.state_of(self._loader)
+        state.randoms[plan.epoch] = random
         state.sizes = sizes(self._loader)
         state.base += state.number
         state.plan, state.number = plan, 0
@@ -74,7 +76,7 @@ class Loading:
         """Load an epoch, and return whether it came to its end: somebody needed all of it."""
         state = self._state
         state.loading_since = time.monotonic()
-        batches = iter(self._loader)
+        batches = randomness.begun(self._loader, state.randoms[plan.epoch])
         while True:
             state.loading_since = time.monotonic()
             batch = next(batches, self)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 Json = dict[str, Any]
 
@@ -26,6 +27,7 @@ def state_of(loader: object) -> Json:
         "numpy": [name, _text(np.asarray(keys)), position, has_gauss, cached],
         "torch": _text(torch.get_rng_state().numpy()),
         "loader": [_text(generator.get_state().numpy()) for generator in _generators(loader)],
+        "draws_seed": _draws_seed(loader),
     }
 
 
@@ -38,6 +40,24 @@ def restore(state: Json, loader: object) -> None:
     torch.set_rng_state(_tensor(state["torch"]))
     for generator, text in zip(_generators(loader), state["loader"], strict=True):
         generator.set_state(_tensor(text))
+    if isinstance(loader, DataLoader) and state["draws_seed"] and not _draws_seed(loader):
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+
+def begun(loader: Any, state: Json) -> Iterator[Any]:
+    """Begin the epoch of a state that has been restored, or is the loader's."""
+    if state["draws_seed"] or not _draws_seed(loader):
+        return iter(loader)
+    generator, loader.generator = loader.generator, torch.Generator()
+    try:
+        return iter(loader)
+    finally:
+        loader.generator = generator
+
+
+def _draws_seed(loader: object) -> bool:
+    """Whether an epoch begins with a seed for workers: not if a DataLoader's live on."""
+    return isinstance(loader, DataLoader) and getattr(loader, "_iterator", None) is None
 
 
 def _generators(loader: object) -> Iterator[torch.Generator]:
