@@ -198,12 +198,26 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-def test_a_worker_that_is_killed_is_an_error_and_the_next_loop_has_new_ones() -> None:
+@pytest.mark.parametrize("told_late", [False, True])
+def test_a_worker_that_is_killed_is_an_error_and_the_next_loop_has_new_ones(
+    told_late: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """torch's handler raises wherever the main thread is: here never, or while they are stopped."""
     before = {process.pid for process in workers_of(os.getpid())}
     with loader_of(torch.tensor, 2) as loader:
         batches = iter(loader)
         next(batches)
         (victim, *_) = [p for p in workers_of(os.getpid()) if p.pid not in before]
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        request.addfinalizer(lambda: signal.signal(signal.SIGCHLD, handler))
+        stop_loop = loader._stop_loop
+
+        def tell() -> None:
+            monkeypatch.setattr(loader, "_stop_loop", stop_loop)
+            raise RuntimeError(f"DataLoader worker (pid {victim.pid}) is killed by signal: Killed.")
+
+        if told_late:
+            monkeypatch.setattr(loader, "_stop_loop", tell)
         victim.send_signal(signal.SIGKILL)
         with pytest.raises(LoaderError, match="The next batch did not come"):
             list(batches)

@@ -216,7 +216,10 @@ class EchoLoader(Loader[Any]):
             made = next(self._batches)
         except (RuntimeError, OSError, EOFError) as error:
             # It was killed, even before its last batch was read, or a time-out was given.
-            self._stop_workers()
+            try:
+                self._stop_workers()
+            except RuntimeError:  # of torch's SIGCHLD handler, which tells it wherever we are, once
+                self._stop_workers()
             raise LoaderError(
                 f"The next batch did not come: {described(error)}",
                 "The kernel's log says whether memory was short; num_workers=0 shows other causes",
