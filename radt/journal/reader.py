@@ -13,7 +13,8 @@ import numpy as np
 
 from radt.errors import JournalError
 from radt.journal.format import LABELS_FOLDER, EventKind, JournalMeta, RecordKind
-from radt.journal.source import JournalSource, Records, Writing
+from radt.journal.segments import Records
+from radt.journal.source import JournalSource, Writing
 from radt.journal.unwritten import UNWRITTEN, forget_unwritten, unwritten
 from radt.journal.values import JournalSeries
 from radt.model import NO_STEP, MarkerKind, RunStatus

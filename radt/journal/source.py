@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import shutil
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radt.errors import JournalError
 from radt.home import RunDir
 from radt.journal.files import TAKEN_BACK
 from radt.journal.format import (
@@ -24,32 +22,22 @@ from radt.journal.format import (
     BLOCK_SLOTS,
     CLOSED_FILE,
     EVENTS_FILE,
-    FORMAT_VERSION,
     HEAD_BYTES,
     META_FILE,
     RECORD_BYTES,
-    RESERVE_OFFSET,
-    SEAL,
     SEGMENT_BYTES,
     SEGMENT_SLOTS,
-    WRITTEN,
-    WRITTEN_OFFSET,
     End,
     EventKind,
-    JournalMeta,
     RecordKind,
     read_line,
     seal_of,
     segment_name,
 )
+from radt.journal.meta import read_meta
+from radt.journal.segments import RECORD_DTYPE, RESERVE_SLOT, Records, Segments
 from radt.procfs import ProcessId, boot_id, is_shortage
 from radt.store.records import JournalCursor
-
-#: `radt.journal.format.RECORD`, as an array.
-RECORD_DTYPE = np.dtype(
-    [("time_ns", "<i8"), ("step", "<i8"), ("value", "<f8"), ("name_id", "<u4"), ("kind", "<u4")]
-)
-Records = npt.NDArray[np.void]
 
 #: How long to wait for a taken but unwritten slot while its process lives. A thread may be
 #: suspended at that point; one that was interrupted there (Ctrl-C) never writes it.
@@ -59,7 +47,6 @@ _BLOCK = 1024
 _TIME_SLACK_NS = 60 * 10**9
 #: A wider hole cannot come from threads that were interrupted while they logged.
 _THREADS_AMID = 16
-_RESERVE_SLOT = SEGMENT_SLOTS
 _MAX_NAMES = 10**7
 _KINDS = [kind.value for kind in RecordKind]
 #: What reading a line raises that is not as it was written.
@@ -107,6 +94,7 @@ class JournalSource:
         #: Number of events lost, likewise.
         self.lost_events = 0
         self._checked = self.meta.format_version > 1
+        self._segments = Segments(folder, checked=self._checked)
         self._kept: set[str] = set()
         #: Amount of data written, once the process has reported it.
         self._end: End | None = None
@@ -236,12 +224,12 @@ class JournalSource:
 
     def _step(self, limit: int, *, over: bool) -> tuple[Records, bool]:
         """Return the next block, and whether there may be more after it."""
-        size = self._size(self._segment)
+        size = self._segments.size(self._segment)
         if size is None or self._slot >= size:
-            following = self._next_segment()
+            following = self._segments.after(self._segment)
             if following is None:
                 return np.empty(0, RECORD_DTYPE), False
-            if self._size(self._segment) != size:
+            if self._segments.size(self._segment) != size:
                 # A starting process creates two at once: a missing one may exist by now.
                 return np.empty(0, RECORD_DTYPE), True
             self._go_to(following, absent=size is None)
@@ -253,7 +241,7 @@ class JournalSource:
                 return sealed, True
             # Up to the end of this block, or the reserve record.
             limit = min(limit, BLOCK_SLOTS - self._slot % BLOCK_SLOTS)
-        block = self._load(self._segment, self._slot, min(limit, size - self._slot))
+        block = self._segments.load(self._segment, self._slot, min(limit, size - self._slot))
         missing = np.flatnonzero(block["kind"] == 0)
         if not len(missing):
             self._slot += len(block)
@@ -280,7 +268,9 @@ class JournalSource:
             self._late |= {_Slot(self._segment, self._slot + i) for i in range(width)}
         elif self._checked:
             # Of a slot that was taken and not written, all is zero.
-            hole = self._load(self._segment, self._slot, width).view(np.uint64).reshape(-1, 4)
+            hole = (
+                self._segments.load(self._segment, self._slot, width).view(np.uint64).reshape(-1, 4)
+            )
             damaged = width if width > _THREADS_AMID else int(hole.any(axis=1).sum())
             self._miss(min(damaged, self._written_from(self._slot)), self._segment)
         self._slot += width
@@ -300,9 +290,9 @@ class JournalSource:
         first = self._slot // BLOCK_SLOTS
         blocks = min(1 + limit // BLOCK_SLOTS, SEGMENT_SLOTS // BLOCK_SLOTS - first)
         # Read before the records: a block with a seal is complete.
-        seals = self._seals()[first : first + blocks]
+        seals = self._segments.seals(self._segment)[first : first + blocks]
         offset = HEAD_BYTES + first * BLOCK_BYTES
-        records = self._bytes(self._segment, offset, blocks * BLOCK_BYTES)
+        records = self._segments.read(self._segment, offset, blocks * BLOCK_BYTES)
         start = stop = self._slot - first * BLOCK_SLOTS
         for block, seal in enumerate(seals):
             slots = min(seal >> 32, BLOCK_SLOTS)
@@ -323,11 +313,6 @@ class JournalSource:
         self._slot = first * BLOCK_SLOTS + stop
         part = np.frombuffer(records[start * RECORD_BYTES : stop * RECORD_BYTES], RECORD_DTYPE)
         return self._in_life(part)
-
-    def _seals(self) -> list[int]:
-        """Return the seals of the segment; 0 for a block without one."""
-        data = self._bytes(self._segment, 0, RESERVE_OFFSET)
-        return [seal for (seal,) in SEAL.iter_unpack(data)]
 
     def _plausible(self, records: Records) -> Records:
         """Return the plausible records of an unsealed block; count the others."""
@@ -363,7 +348,7 @@ class JournalSource:
         """Return how many slots of this segment, starting at ``slot``, were written at most."""
         end = self._end
         known = end is not None and end.segment == self._segment and slot < SEGMENT_SLOTS
-        return (end.slot if known and end is not None else _RESERVE_SLOT + 1) - slot
+        return (end.slot if known and end is not None else RESERVE_SLOT + 1) - slot
 
     def _read_end(self) -> End | None:
         """Return how much there was, as its process said at its end, else as its segments say."""
@@ -373,8 +358,8 @@ class JournalSource:
             return End(**(read_line((self._folder / CLOSED_FILE).read_bytes()) or {}))
         except (FileNotFoundError, TypeError):  # it was killed, or had no space to say so
             pass
-        for number in sorted(self._numbers(), reverse=True):
-            (slots,) = WRITTEN.unpack(self._bytes(number, WRITTEN_OFFSET, WRITTEN.size))
+        for number in sorted(self._segments.numbers(), reverse=True):
+            slots = self._segments.written(number)
             if 0 < slots <= SEGMENT_SLOTS:  # else it is a spare one, or damaged itself
                 return End(number, slots, 0)
         return None
@@ -391,7 +376,7 @@ class JournalSource:
         """Count written but missing values, once everything present was read."""
         if not self._checked or self.exhausted:
             return
-        for number in self._numbers():
+        for number in self._segments.numbers():
             if self._size_of(segment_name(number)) < HEAD_BYTES + SEGMENT_BYTES:
                 self._keep(segment_name(number))  # how much it held may be gone with its head
         end = self._end
@@ -428,8 +413,8 @@ class JournalSource:
 
     def _left_counting(self, size: int) -> Records:
         """Return the reserve record if its process was killed while it counted there."""
-        last = self._load(self._segment, size - 1, 1)
-        if size != _RESERVE_SLOT + 1 or not (last["value"] > 0).any():
+        last = self._segments.load(self._segment, size - 1, 1)
+        if size != RESERVE_SLOT + 1 or not (last["value"] > 0).any():
             return np.empty(0, RECORD_DTYPE)
         last["kind"] = RecordKind.DROPPED
         self._slot = size
@@ -446,7 +431,7 @@ class JournalSource:
         """Return records that were written after their turn."""
         blocks = []
         for slot in sorted(self._late, key=lambda late: (late.segment, late.slot)):
-            block = self._load(slot.segment, slot.slot, 1)
+            block = self._segments.load(slot.segment, slot.slot, 1)
             if len(block) and block["kind"][0]:
                 blocks.append(self._plausible(block))
                 self._late.discard(slot)
@@ -454,84 +439,13 @@ class JournalSource:
 
     def _anything_after(self, slot: int) -> bool:
         """Return whether this segment from a slot on, or a later segment, has records."""
-        size = self._size(self._segment) or 0
-        if self._load(self._segment, slot, size - slot)["kind"].any():
+        size = self._segments.size(self._segment) or 0
+        if self._segments.load(self._segment, slot, size - slot)["kind"].any():
             return True
-        following = self._next_segment()
-        return following is not None and bool(self._load(following, 0, _BLOCK)["kind"].any())
-
-    def _next_segment(self) -> int | None:
-        """Return the number of the next segment that exists."""
-        if self._size(self._segment + 1) is not None:
-            return self._segment + 1
-        # A segment that is missing was lost with its disk, or the numbers went on after one.
-        return min((number for number in self._numbers() if number > self._segment), default=None)
-
-    def _numbers(self) -> list[int]:
-        """Return the numbers of the segments that exist."""
-        # Not by a pattern: `Path.glob` hides that it cannot read the folder.
-        return [
-            int(path.stem.removeprefix("segment-"))
-            for path in self._folder.iterdir()
-            if path.match("segment-*.bin")
-        ]
-
-    def _path(self, segment: int) -> Path:
-        return self._folder / segment_name(segment)
-
-    def _size(self, segment: int) -> int | None:
-        """Return a segment's number of slots, with the reserve record; None without a file."""
-        try:
-            size = self._path(segment).stat().st_size
-        except FileNotFoundError:
-            return None
-        return _RESERVE_SLOT + 1 if self._checked else size // RECORD_BYTES
-
-    def _bytes(self, segment: int, offset: int, count: int) -> bytes:
-        """Return a copy of a part of a segment; zeros where the file was cut.
-
-        A mapping would kill the reader (SIGBUS) if the file were truncated meanwhile.
-        """
-        try:
-            with self._path(segment).open("rb", buffering=0) as file:
-                file.seek(offset)
-                return file.read(count).ljust(count, b"\0")
-        except FileNotFoundError:
-            return bytes(count)
-
-    def _load(self, segment: int, slot: int, count: int) -> Records:
-        """Return a copy of records; see `_bytes`.
-
-        Records whose kind is set at the first reading are complete at the second, even on
-        processors that reorder stores.
-        """
-        if count <= 0:
-            return np.empty(0, RECORD_DTYPE)
-        if self._checked and slot + count > SEGMENT_SLOTS > slot:
-            parts = [
-                self._load(segment, slot, SEGMENT_SLOTS - slot),
-                self._load(segment, _RESERVE_SLOT, 1),
-            ]
-            return np.concatenate(parts)
-        offset = slot * RECORD_BYTES
-        if self._checked:
-            offset = RESERVE_OFFSET if slot == _RESERVE_SLOT else HEAD_BYTES + offset
-        try:
-            with self._path(segment).open("rb", buffering=0) as file:
-                file.seek(offset)
-                kinds = np.frombuffer(_whole(file.read(count * RECORD_BYTES)), RECORD_DTYPE)["kind"]
-                file.seek(offset)
-                records = np.frombuffer(_whole(file.read(len(kinds) * RECORD_BYTES)), RECORD_DTYPE)
-        except FileNotFoundError:
-            return np.empty(0, RECORD_DTYPE)
-        loaded = np.zeros(count if self._checked else len(records), RECORD_DTYPE)
-        loaded[: len(records)] = records
-        loaded["kind"][: len(records)] = kinds[: len(records)]
-        return loaded
-
-
-def _whole(data: bytes) -> bytes:
-    return data[: len(data) // RECORD_BYTES * RECORD_BYTES]
+        following = self._segments.after(self._segment)
+        return following is not None and bool(
+            self._segments.load(following, 0, _BLOCK)["kind"].any()
+        )
 
 
 def _locked(path: Path) -> bool:
@@ -545,40 +459,3 @@ def _locked(path: Path) -> bool:
         # There is none, or the file system knows no locks. Who cannot look takes it for held.
         return is_shortage(error)
     return False
-
-
-def read_meta(folder: Path) -> JournalMeta:
-    """Return who writes a journal, from the file that says so or its copy.
-
-    Raises:
-        JournalError: Neither can be read, or a later version wrote them.
-    """
-    path = folder / META_FILE
-    try:
-        meta = JournalMeta.from_json(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        if is_shortage(error):
-            raise
-        copy = _copied_meta(folder)
-        if copy is None:
-            raise JournalError(
-                f"{path} cannot be read: {error}", "The disk may be damaged"
-            ) from error
-        log.warning("%s is damaged: its copy is used", path)
-        meta = copy
-    if meta.format_version > FORMAT_VERSION:
-        raise JournalError(
-            f"{folder} was written by radt {meta.radt_version}, which is newer",
-            "Use one version of radt for training and for collecting",
-        )
-    return meta
-
-
-def _copied_meta(folder: Path) -> JournalMeta | None:
-    try:
-        with (folder / EVENTS_FILE).open("rb") as file:
-            fields = read_line(file.readline().rstrip(b"\n")) or {}
-        kind = fields.pop("event", "")
-        return JournalMeta.from_json(fields) if kind == EventKind.META else None
-    except (OSError, ValueError, TypeError):
-        return None

@@ -25,6 +25,7 @@ from radt.journal.format import (
     RecordKind,
 )
 from radt.journal.reader import JournalReader
+from radt.journal.segments import Segments
 from radt.journal.writer import JournalWriter
 from radt.model import NO_STEP
 from radt.store.records import JournalCursor
@@ -131,15 +132,15 @@ def test_segments_that_come_while_the_reader_looks_are_not_passed_over(
     assert len(away) == 2
     for path in away:
         path.unlink()
-    look = source.JournalSource._next_segment
+    look = Segments.after
 
-    def both_come_first(journal: source.JournalSource) -> int | None:
+    def both_come_first(segments: Segments, segment: int) -> int | None:
         for path, content in away.items():
             path.write_bytes(content)
         away.clear()
-        return look(journal)
+        return look(segments, segment)
 
-    monkeypatch.setattr(source.JournalSource, "_next_segment", both_come_first)
+    monkeypatch.setattr(Segments, "after", both_come_first)
     found.read()
     assert not away
     assert found.steps("loss") == [0, 1, 2]
