@@ -45,6 +45,7 @@ class Swapper:
         self._resident: set[int] = set()
         self._is_updating = False
         self._is_broken = False
+        self._has_states = False
         self.loads = [0] * len(segments)
         self.wait_s = 0.0
 
@@ -100,9 +101,11 @@ class Swapper:
             except BaseException:
                 self._is_broken = True
                 raise
-            # Once a step: passes that take their memory anew each time are a third slower.
-            if at == 0 and self._frees_memory:
+            # Once a step: passes that take their memory anew each time are a third slower. The
+            # first updates make the states, in memory that they will not have again.
+            if self._frees_memory and (at == 0 or not self._has_states):
                 give_memory_back()
+            self._has_states |= at == 0
 
         future = self._submit(update)
         if at == 0:
@@ -133,8 +136,7 @@ class Swapper:
         self._loading.clear()
         errors = [error for future in futures if (error := future.exception()) is not None]
         for block in self.blocks():
-            for parameter in block.parameters:
-                parameter.grad = None
+            block.drop_gradients()
             if block is not self._shared:
                 block.drop()
         self._resident.clear()

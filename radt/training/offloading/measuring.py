@@ -19,6 +19,7 @@ from radt.training.offloading.draws import DeviceRandomness, Draws
 from radt.training.offloading.graph import ModelGraph, Values
 from radt.training.offloading.partition import OffloadBlock
 from radt.training.offloading.passes import PassSegment
+from radt.training.offloading.stores import Buffers
 from radt.training.offloading.swapping import SwappedBlock
 from radt.training.segments import Block
 
@@ -52,6 +53,7 @@ class Measurement:
         swapped: The parameters of its blocks, all in the store.
         loss: ``loss(output, target)`` is a tensor of one element.
         device: Where passes run.
+        buffers: Has the memory of blocks that were measured.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class Measurement:
         swapped: Sequence[SwappedBlock],
         loss: Callable[[Any, Any], Tensor],
         device: torch.device,
+        buffers: Buffers,
     ) -> None:
         self._graph = graph
         self._swapped = swapped
         self._loss = loss
         self._device = device
+        self._buffers = buffers
         self._update_compute_s = 0.0
 
     def measure(self, inputs: Any, target: Any) -> Measured:
@@ -121,6 +125,7 @@ class Measurement:
         output_bytes = self._cut_bytes(at, values)
         update_s = self._update(swapped)
         swapped.drop()
+        self._buffers.keep(0)
         return OffloadBlock(
             Block(
                 part.name,
@@ -144,7 +149,8 @@ class Measurement:
             torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
         for value in _tensors(values[node] for node in segment.needed):
             value.grad = None
-        for parameter in (*segment.swapped[0].parameters, *self._graph.shared):
+        segment.swapped[0].drop_gradients()
+        for parameter in self._graph.shared:
             parameter.grad = None
 
     def _cut_bytes(self, at: int, values: Values) -> int:

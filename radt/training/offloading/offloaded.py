@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
 from radt import units
 from radt.errors import UsageError
@@ -23,7 +24,7 @@ from radt.training.offloading.loading import Swapper
 from radt.training.offloading.measuring import Measurement
 from radt.training.offloading.passes import Passes, PassSegment
 from radt.training.offloading.planning import Plan, planned
-from radt.training.offloading.stores import Budget, FileStore, PinnedStore
+from radt.training.offloading.stores import Budget, FileStore, PinnedStore, give_memory_back
 from radt.training.offloading.swapping import OptimizerClass, StateNames, SwappedBlock
 from radt.training.randomness import RandomState
 
@@ -98,8 +99,13 @@ def offload(
     _check(model, sample, accumulate, recompute)
     where = torch.device(device)
     graph = ModelGraph(model, blocks)
-    store = PinnedStore(where) if where.type == "cuda" else FileStore(Path(folder), page_cache)
-    step = OffloadedStep(graph, store, where, optimizer_class, loss, name)
+    budget = Budget(_NO_LIMIT)
+    store: FileStore | PinnedStore
+    if where.type == "cuda":
+        store = PinnedStore(where)
+    else:
+        store = FileStore(Path(folder), budget.buffers, page_cache)
+    step = OffloadedStep(graph, store, budget, where, optimizer_class, loss, name)
     try:
         step._begin(  # noqa: SLF001
             sample,
@@ -129,6 +135,7 @@ class OffloadedStep:
         self,
         graph: ModelGraph,
         store: FileStore | PinnedStore,
+        budget: Budget,
         device: torch.device,
         optimizer_class: OptimizerClass,
         loss: Callable[[Any, Any], Tensor],
@@ -138,7 +145,8 @@ class OffloadedStep:
         self._store = store
         self._device = device
         self._loss = loss
-        self._budget = Budget(_NO_LIMIT)
+        self._budget = budget
+        self._hooks: list[RemovableHandle] = []
         self._executor: Executor | None = None
         self._is_away = False
         self._is_closed = False
@@ -154,6 +162,8 @@ class OffloadedStep:
 
             self._blocks = [swapped(block.parameters) for block in graph.blocks]
             self._shared = swapped(graph.shared) if graph.shared else None
+            if isinstance(store, FileStore):
+                self._hooks = [hook for block in self._blocks for hook in block.keep_gradients()]
         except BaseException:
             store.close()
             raise
@@ -180,9 +190,9 @@ class OffloadedStep:
             lambda leaf: leaf.to(self._device) if isinstance(leaf, Tensor) else leaf, sample
         )
         self._sample_bytes = _tensor_bytes(inputs)
-        measured = Measurement(self._graph, self._blocks, self._loss, self._device).measure(
-            inputs, target
-        )
+        measured = Measurement(
+            self._graph, self._blocks, self._loss, self._device, self._budget.buffers
+        ).measure(inputs, target)
         fixed_bytes = sum(buffer.nbytes for buffer in self._graph.model.buffers())
         gradient_bytes = 0
         if self._shared is not None:
@@ -225,7 +235,10 @@ class OffloadedStep:
             measured.draws,
             self.plan.recompute,
         )
-        swapper = Swapper(segments, self._shared, ahead, self._device.type == "cpu")
+        is_cpu = self._device.type == "cpu"
+        if is_cpu:
+            give_memory_back()  # of the whole model, and of the measurement
+        swapper = Swapper(segments, self._shared, ahead, is_cpu)
         self._executor = Executor(segments, swapper, passes, self._optimizer, self._budget)
 
     def __call__(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
@@ -274,6 +287,8 @@ class OffloadedStep:
                 self._executor.rest()
 
     def _give_back(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
         if self._is_away:
             for block in self._all():
                 block.give_back()

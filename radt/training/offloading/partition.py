@@ -224,9 +224,8 @@ class Partitioner:
         kept = sum(block.kept_bytes for block in blocks) if self._memory.recompute else 0
         return _Span(
             parameters=sum(block.block.parameter_bytes for block in blocks),
-            # Later micro-batches make a gradient before it is added to that of the earlier ones.
-            gradients=sum(block.gradient_bytes for block in blocks)
-            + (largest if self._memory.micro_batches > 1 else 0),
+            # One is made before it is added to the others.
+            gradients=sum(block.gradient_bytes for block in blocks) + largest,
             update=sum(block.update_bytes for block in blocks),
             working=kept,
             output=blocks[-1].block.output_bytes,

@@ -189,7 +189,7 @@ class Passes:
         losses: list[Tensor] = []
         if self._shared is not None:
             self._budget.take(self._shared.gradient_bytes)
-        with self._summing(segment, len(micros)):
+        with self._summing(segment):
             for micro in micros:
                 with self._budget.taken(segment.working_bytes):
                     losses.append(self._turned(segment, micro, len(micros)))
@@ -218,7 +218,7 @@ class Passes:
 
     def backward(self, segment: PassSegment, micros: Sequence[MicroBatch]) -> None:
         """Go backward through a segment that is not the last one."""
-        with self._summing(segment, len(micros)):
+        with self._summing(segment):
             for micro in micros:
                 if self._recompute:
                     micro.random = micro.begins.pop(segment)
@@ -231,10 +231,10 @@ class Passes:
                     del passed
 
     @contextmanager
-    def _summing(self, segment: PassSegment, count: int) -> Iterator[None]:
-        """Count gradients; later micro-batches make one before they add it to the sum."""
+    def _summing(self, segment: PassSegment) -> Iterator[None]:
+        """Count gradients, and one that is made before it is added to the others."""
         self._budget.take(segment.gradient_bytes)  # given by the update
-        with self._budget.taken(segment.largest_gradient_bytes if count > 1 else 0):
+        with self._budget.taken(segment.largest_gradient_bytes):
             yield
 
     def _pass(self, segment: PassSegment, micro: MicroBatch, to_loss: bool = False) -> _Passed:

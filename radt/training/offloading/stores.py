@@ -7,6 +7,7 @@ import mmap
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -75,18 +76,51 @@ class Layout:
             store.write(part, piece.offset, row.view(torch.uint8))
 
 
+class Buffers:
+    """Memory in mappings of its own, used again for the next tensor of its size.
+
+    New pages from the kernel cost more than the bytes that are copied into them. malloc keeps
+    memory, too, but in gaps between others that the next tensor may not fit into.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[mmap.mmap] = []
+        self._lock = threading.Lock()
+
+    def take(self, byte_count: int) -> Tensor:
+        """Return bytes of any content; they are idle again when no tensor uses them any more."""
+        if byte_count == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        with self._lock:
+            found = next((each for each in self._idle if len(each) == byte_count), None)
+            if found is not None:
+                self._idle.remove(found)
+        mapped = mmap.mmap(-1, byte_count, mmap.MAP_PRIVATE) if found is None else found
+        view = memoryview(mapped)
+        weakref.finalize(view, self._idle.append, mapped).atexit = False
+        return torch.frombuffer(view, dtype=torch.uint8)
+
+    def keep(self, byte_count: int) -> None:
+        """Free what is idle beyond some bytes, the oldest first."""
+        with self._lock:
+            while self._idle and sum(map(len, self._idle)) > byte_count:
+                self._idle.pop(0)
+
+
 @dataclass(slots=True)
 class Budget:
     """Counts the bytes in memory at each event; more than allowed is an error.
 
     Attributes:
         limit_bytes: What is allowed.
+        buffers: May keep what is free of it.
         used_bytes: What is in memory now.
         peak_bytes: The most that was.
         recent_bytes: The most since `restart_recent`.
     """
 
     limit_bytes: int
+    buffers: Buffers = field(default_factory=Buffers)
     used_bytes: int = 0
     peak_bytes: int = 0
     recent_bytes: int = 0
@@ -109,6 +143,7 @@ class Budget:
             self.used_bytes += byte_count
             self.peak_bytes = max(self.peak_bytes, self.used_bytes)
             self.recent_bytes = max(self.recent_bytes, self.used_bytes)
+            self.buffers.keep(self.limit_bytes - self.used_bytes)
 
     def restart_recent(self) -> None:
         """Look for the most from now on."""
@@ -142,7 +177,7 @@ class Store(Protocol):
         ...
 
     def read(self, part: int) -> Tensor:
-        """Return the bytes of a part in new memory of the device."""
+        """Return the bytes of a part on the device."""
         ...
 
     def write(self, part: int, offset: int, flat: Tensor) -> None:
@@ -163,12 +198,14 @@ class FileStore:
 
     Args:
         folder: Where; a folder on a disk, as one in memory (tmpfs) saves none.
+        buffers: Memory for what is read.
         page_cache: Whether the kernel may keep pages of the file in memory that is free. False
             drops them after each access.
     """
 
-    def __init__(self, folder: Path, page_cache: bool = True) -> None:
+    def __init__(self, folder: Path, buffers: Buffers, page_cache: bool = True) -> None:
         self._folder = folder
+        self._buffers = buffers
         self._page_cache = page_cache
         self._offsets: list[int] = []
         self._sizes: list[int] = []
@@ -197,8 +234,14 @@ class FileStore:
             raise self._error(f"cannot get {units.size(length)}", error) from error
 
     def read(self, part: int) -> Tensor:
+        """Return the bytes of a part in memory of the buffers."""
+        return self._read(part, self._buffers.take(self._sizes[part]))
+
+    def host_copy(self, part: int) -> Tensor:
         """Return the bytes of a part in new memory."""
-        flat = _mapped(self._sizes[part])
+        return self._read(part, Buffers().take(self._sizes[part]))
+
+    def _read(self, part: int, flat: Tensor) -> Tensor:
         view, begin, done = _bytes_of(flat), self._offsets[part], 0
         while done < len(view):
             try:
@@ -210,10 +253,6 @@ class FileStore:
             done += count
         self._drop(part)
         return flat
-
-    def host_copy(self, part: int) -> Tensor:
-        """Return the bytes of a part in new memory."""
-        return self.read(part)
 
     def write(self, part: int, offset: int, flat: Tensor) -> None:
         """Replace some bytes of a part."""
@@ -303,10 +342,3 @@ def give_memory_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _mapped(byte_count: int) -> Tensor:
-    """Return memory that goes back to the system when it is freed, which malloc may keep."""
-    if byte_count == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(mmap.mmap(-1, byte_count), dtype=torch.uint8)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from radt.errors import UsageError
 from radt.training.offloading.stores import Budget, FileStore, Layout, PinnedStore
@@ -88,6 +90,7 @@ class SwappedBlock:
         self._has_states = False
         self._flat: Tensor | None = None
         self._gradients: list[Tensor | None] = []
+        self._gradient_views: list[Tensor] = []
         self._made: torch.cuda.Event | None = None
 
     @property
@@ -172,6 +175,29 @@ class SwappedBlock:
         tensor = torch.empty(0, dtype=view.dtype, device=self._flat.device)
         return tensor.set_(self._flat.untyped_storage(), view.offset, view.shape, view.stride)
 
+    def keep_gradients(self) -> list[RemovableHandle]:
+        """Move each gradient, once it is made, into memory that does not come from malloc."""
+        layout = Layout.of(self._pieces())
+
+        def keep(at: int, parameter: Tensor) -> None:
+            if not self._gradient_views:
+                flat = self._budget.buffers.take(layout.byte_count)
+                self._gradient_views = layout.tensors(flat)
+            view, gradient = self._gradient_views[at], parameter.grad
+            if gradient is not view and gradient is not None and not gradient.is_sparse:
+                parameter.grad = view.copy_(gradient)  # later micro-batches add to it
+
+        return [
+            parameter.register_post_accumulate_grad_hook(partial(keep, at))  # type: ignore[no-untyped-call]
+            for at, parameter in enumerate(self._trained)
+        ]
+
+    def drop_gradients(self) -> None:
+        """Free the gradients."""
+        for parameter in self._trained:
+            parameter.grad = None
+        self._gradient_views = []
+
     def hand_over(self) -> None:
         """Take the gradients, for `update`."""
         self._gradients = [parameter.grad for parameter in self._trained]
@@ -204,8 +230,9 @@ class SwappedBlock:
                 self._update_on_host(self._store)
             else:
                 self._update_loaded()
-        for parameter in self._masters:
-            parameter.grad = None
+        for master in self._masters:
+            master.grad = None
+        self.drop_gradients()
         self._gradients = []
         self._budget.give(self.gradient_bytes)
         if not keep:
