@@ -1,9 +1,10 @@
 """Benchmarks of training techniques, with the target beside each ratio.
 
 python -m benchmarks.training [--only validation trainer] [--rounds 5]
-    [--hivemind PYTHON] [--write docs/measurements.md]
+    [--ray PYTHON] [--hivemind PYTHON] [--write docs/measurements.md]
 
-``--hivemind`` names an interpreter with torch and hivemind 1.1.12 in an environment of its own.
+``--ray`` names an interpreter with torch, Pillow and ray[train] 2.60 in an environment of its own,
+``--hivemind`` one with torch and hivemind 1.1.12.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ HEADING = "## Training techniques"
 _SETTING = "PyTorch 2.13, no GPU."
 #: A module here with ``measure(rounds)`` for each technique.
 PARTS = ("validation", "trainer", "preemption", "offload", "averaging")
+#: The part of each peer that needs an environment of its own.
+_PEERS = {"ray": "validation", "hivemind": "averaging"}
 
 
 def _measure(name: str, rounds: int, **peers: str) -> Findings:
@@ -37,16 +40,17 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--hivemind", metavar="PYTHON", help="an interpreter with hivemind")
+    for peer in _PEERS:
+        parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"an interpreter with {peer}")
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section")
     options = parser.parse_args()
     parts = {name: partial(_measure, name, options.rounds) for name in options.only}
     command = f"python -m benchmarks.training --rounds {options.rounds}"
-    if options.hivemind is not None and "averaging" in parts:
-        parts["averaging"] = partial(
-            _measure, "averaging", options.rounds, hivemind=options.hivemind
-        )
-        command += " --hivemind PYTHON"
+    for peer, part in _PEERS.items():
+        python = getattr(options, peer)
+        if python is not None and part in parts:
+            parts[part] = partial(parts[part], **{peer: python})
+            command += f" --{peer} PYTHON"
     return run_parts(parts, HEADING, command, _SETTING, options.write)
 
 

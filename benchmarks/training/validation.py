@@ -10,9 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.results import Bar, Findings, Table
+from benchmarks.results import Bar, Findings, Table, ratio
+from benchmarks.training.validation_peer import EPOCHS, Measured
 
-_FOLDER = Path(__file__).parents[2] / "experiments" / "overlapped-validation"
+_ROOT = Path(__file__).parents[2]
+_FOLDER = _ROOT / "experiments" / "overlapped-validation"
 _LIMIT_S = 600
 _AGAINST_BOUND, _AGAINST_TUNED, _COPY, _LOSS = 1.05, -0.21, 0.01, 0.01
 #: A load and its arms; the first arm is what the others are compared with.
@@ -31,8 +33,13 @@ _MEANING = {
 Runs = dict[str, list[dict[str, float]]]
 
 
-def measure(rounds: int) -> Findings:
-    """Measure all arms of a load in turns, load after load."""
+def measure(rounds: int, ray: str | None = None) -> Findings:
+    """Measure all arms of a load in turns, load after load.
+
+    Args:
+        rounds: Of all arms.
+        ray: An interpreter with torch, Pillow and ray[train]; None to leave it out.
+    """
     findings = Findings()
     for load, arms in _SIDES.items():
         found: Runs = {arm: [] for arm in arms}
@@ -41,7 +48,65 @@ def measure(rounds: int) -> Findings:
                 found[arm].append(_run(load, arm))
         findings.tables.append(_table(load, found, rounds))
         findings.bars.extend(_bars(load, found))
+    if ray is not None:
+        peers = _peers(rounds, ray)
+        findings.tables.append(peers.tables[0])
+        findings.bars.extend(peers.bars)
     return findings
+
+
+def _peers(rounds: int, ray: str) -> Findings:
+    """Measure this library's validator and Ray Train's in turns."""
+    pythons = {"radt": sys.executable, "Ray Train": ray}
+    found: dict[str, list[Measured]] = {side: [] for side in pythons}
+    for _ in range(rounds):
+        for side, python in pythons.items():
+            found[side].append(_peer("ray" if python == ray else "radt", python))
+    table = Table(
+        "Validation beside training, 34 MB of parameters: radt and Ray Train",
+        ("side", "seconds", "latency", "first", "stopped", "MB written"),
+        note=f"Medians of {rounds} rounds in turns. Seconds: of {EPOCHS} epochs with their "
+        "validations, Ray's cluster and worker started before. Latency: from an epoch's end to its "
+        "validation's, median of a run without the first one, which starts a process. Stopped: how "
+        "long each one stops training. MB written: in files, for each validation.",
+    )
+    middles = {side: _middle(runs) for side, runs in found.items()}
+    for side, (*seconds, megabytes) in middles.items():
+        table.rows.append((side, *(f"{each:.3g}" for each in seconds), f"{megabytes:.0f}"))
+    pairs = zip(middles["Ray Train"][:-1], middles["radt"][:-1], strict=True)
+    table.rows.append(("Ray Train / radt", *(ratio(*pair) for pair in pairs), ""))
+    losses = {run.val_loss for runs in found.values() for run in runs}
+    return Findings(
+        [table],
+        [Bar("radt and Ray Train: equal losses", f"{len(losses)} value", len(losses) == 1)],
+    )
+
+
+def _middle(runs: Sequence[Measured]) -> list[float]:
+    """Return the medians of what a side took, as the table has them."""
+    median = statistics.median
+    return [
+        median(run.total_s for run in runs),
+        median(median(run.latency_s[1:]) for run in runs),
+        median(run.latency_s[0] for run in runs),
+        median(median(run.stopped_s) for run in runs),
+        median(run.written_bytes / EPOCHS / 1e6 for run in runs),
+    ]
+
+
+def _peer(side: str, python: str) -> Measured:
+    """Run a side; return what it took."""
+    path = os.pathsep.join([str(_ROOT), str(_FOLDER)])
+    done = subprocess.run(
+        [python, "-m", "benchmarks.training.validation_peer", side],
+        cwd=_ROOT,
+        env=os.environ | {"PYTHONPATH": path, "RADT_MODE": "off", "RAY_USAGE_STATS_ENABLED": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_LIMIT_S,
+        check=True,
+    )
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _run(load: str, arm: str) -> dict[str, float]:
