@@ -7,7 +7,7 @@ DEMO := experiments/quickstart/demo.csv
 
 ROUNDS ?= 10
 
-.PHONY: demo test test-full chaos check docs bench gpu-check dashboard screenshots clean pins
+.PHONY: demo test test-full chaos check docs bench gpu-check dashboard screenshots clean pins plotly
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -36,6 +36,12 @@ chaos: $(VENV)/.test $(VENV)/.system
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# The charts' library as browsers get it (frontend/vendor/README.md).
+plotly:
+	npm pack --silent --pack-destination build plotly.js-basic-dist-min@$(PLOTLY_JS)
+	tar -xzf build/plotly.js-basic-dist-min-$(PLOTLY_JS).tgz -C build package/plotly-basic.min.js package/LICENSE
+	cp build/package/plotly-basic.min.js frontend/vendor/ && cp build/package/LICENSE frontend/vendor/plotly-LICENSE
 
 # The documentation site, in build/docs/site; it needs no network, nor do its readers.
 docs: $(VENV)/.docs

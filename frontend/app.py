@@ -22,7 +22,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
 from radt.frontend.pages import compare, report, select, system, timeline, workload
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
-from radt.frontend.static_files import SCRIPTS, STYLES, Compressed
+from radt.frontend.static_files import PLOTLY, SCRIPTS, STYLES, Compressed
 from radt.frontend.theme import MANTINE
 from radt.frontend.view import View
 from radt.model import RunStatus
@@ -45,7 +45,9 @@ _INDEX = """<!DOCTYPE html>
     <head>
         {%metas%}
         <title>{%title%}</title>
-        {%favicon%}
+        <link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
+            viewBox='0 0 16 16'%3E%3Crect width='16' height='16' rx='3' fill='%234263eb'/%3E%3Cpath
+            d='M3 12V7m3.3 5V4m3.4 8V9M13 12V5' stroke='%23fff' stroke-width='2'/%3E%3C/svg%3E">
         {%css%}
     </head>
     <body>
@@ -64,7 +66,7 @@ def create_app(source: Source, access: Access) -> Dash:
     app = Dash(
         "radt",
         include_assets_files=False,
-        external_scripts=[SCRIPTS.address],
+        external_scripts=[{"src": SCRIPTS.address, "data-plotly": PLOTLY.address}],
         external_stylesheets=[STYLES.address],
         title="radt",
         update_title="",
@@ -76,7 +78,7 @@ def create_app(source: Source, access: Access) -> Dash:
     )
     Guard(access).install(app)
     Compressed().install(app)
-    for bundle in (SCRIPTS, STYLES):
+    for bundle in (SCRIPTS, STYLES, PLOTLY):
         bundle.serve(app.server)
     # Built on each visit: a store may have appeared since.
     app.layout = lambda: _frame(source)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.dashboard import browser, charts, listing, mlflow_ui, stores
+from benchmarks.dashboard import browser, charts, listing, mlflow_ui, stores, weight
 from benchmarks.dashboard.stores import FULL, QUICK, Size
 from benchmarks.parts import run_parts
 from benchmarks.results import Findings
@@ -36,6 +36,7 @@ PARTS: dict[str, tuple[Callable[[Path, Size], Findings], tuple[str, ...]]] = {
     "charts": (charts.measure, ("wide", "long", "live")),
     "listing": (listing.measure, ("many",)),
     "browser": (browser.measure, ("many", "wide", "long")),
+    "weight": (weight.measure, ("wide",)),
     "mlflow": (mlflow_ui.measure, ("mlflow",)),
 }
 

@@ -5,6 +5,10 @@
   const noUpdate = () => window.dash_clientside.no_update;
   const send = (id, data) => window.dash_clientside.set_props(id, { data });
 
+  /* Dash loads Plotly from here, for the first graph, rather than the whole library. */
+  const { plotly } = document.currentScript.dataset;
+  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => plotly, set: () => {} });
+
   /* ---- elements ------------------------------------------------------------------------------ */
 
   /* Create an element. Attributes that begin with "on" are listeners; strings become text nodes. */

@@ -6,16 +6,19 @@ import gzip
 import re
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
+from playwright.sync_api import Browser
+from plotly.offline import get_plotlyjs_version
 from werkzeug.test import TestResponse
 
 from radt.frontend.app import create_app
 from radt.frontend.auth import Access
 from radt.frontend.data.lines import LINE_POINTS, points_each
 from radt.frontend.data.source import Source
-from radt.frontend.static_files import FOLDER, SCRIPTS, STYLES
-from tests.frontend.conftest import Demo
+from radt.frontend.static_files import FOLDER, PLOTLY, SCRIPTS, STYLES
+from tests.frontend.conftest import Demo, Site, shown
 
 
 def test_browsers_keep_files_whose_address_says_their_time(
@@ -46,7 +49,7 @@ def test_the_browsers_part_is_one_script_and_one_style_sheet(
 
 
 class TestCompressed:
-    """What goes over a network goes compressed, if it is the same for everybody."""
+    """What goes over a network goes compressed."""
 
     @staticmethod
     def get(
@@ -81,17 +84,38 @@ class TestCompressed:
         assert "Content-Encoding" not in answer.headers
         assert answer.data == SCRIPTS.content
 
-    @pytest.mark.parametrize("path", ["/", "/_dash-layout"])
-    def test_what_a_visitor_alone_may_see_is_not(self, source: Source, path: str) -> None:
+    @pytest.mark.parametrize("path", ["/", "/_dash-dependencies"])
+    def test_so_is_what_is_made_for_one_visitor(self, source: Source, path: str) -> None:
         answer = self.get(source, path)
-        assert answer.status_code == 200
-        assert "Content-Encoding" not in answer.headers
+        assert answer.headers["Content-Encoding"] == "gzip"
+        plain = self.get(source, path, encoding="identity")
+        assert "Content-Encoding" not in plain.headers
+        assert len(answer.data) < len(plain.data) / 2
 
     def test_what_a_browser_has_is_not_sent_again(self, source: Source) -> None:
         client = create_app(source, Access()).server.test_client()
         known = client.get(SCRIPTS.path, headers={"Host": "127.0.0.1"}).headers["ETag"]
         asked = {"Host": "127.0.0.1", "If-None-Match": known}
         assert client.get(SCRIPTS.path, headers=asked).status_code == 304
+
+
+def test_a_first_visit_weighs_little_and_loads_the_part_of_plotly_that_draws(
+    site: Site, browser: Browser
+) -> None:
+    with closing(browser.new_context()) as visitor:  # whose cache is empty
+        page, sizes, addresses = visitor.new_page(), list[int](), list[str]()
+        network = visitor.new_cdp_session(page)
+        network.send("Network.enable")
+        network.on(
+            "Network.loadingFinished", lambda found: sizes.append(found["encodedDataLength"])
+        )
+        page.on("request", lambda request: addresses.append(request.url))
+        page.goto(f"{site.url}/workload")
+        shown(page, ".workload .main-svg")
+        assert site.url + PLOTLY.address in addresses
+        assert not [one for one in addresses if "plotly.min.js" in one and "basic" not in one]
+        assert 0.5e6 < sum(sizes) < 1.2e6
+        assert page.evaluate("Plotly.version") == get_plotlyjs_version()
 
 
 def test_many_lines_have_fewer_points_each() -> None:

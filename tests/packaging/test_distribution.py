@@ -32,6 +32,7 @@ def source_files() -> set[str]:
     found.add("radt/py.typed")
     for part, pattern in (
         ("frontend", "static/*"),
+        ("frontend", "vendor/*"),
         ("listeners", "data/*"),
         ("render", "templates/*"),
         ("schemas", "migrations/*/*.sql"),
