@@ -84,7 +84,7 @@ def create_app(source: Source, access: Access) -> Dash:
     app.layout = lambda: _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
-    _register_address(app)
+    _register_address(app, source)
     export.install(app.server, source)
     for page in PAGES:
         page.register(app, source)
@@ -104,6 +104,7 @@ def _frame(source: Source) -> Component:
             dcc.Store(id="view"),
             dcc.Store(id="address"),
             dcc.Store(id="address-done"),
+            dcc.Store(id="title"),
             dcc.Store(id="attempt"),
             html.Header(
                 [
@@ -224,7 +225,7 @@ def _register_router(app: Dash, source: Source) -> None:
     def show(
         pathname: str | None, search: str | None, _: int | None, known: dict[str, Any] | None
     ) -> tuple[Any, ...]:
-        page = next((page for page in PAGES if page.path == pathname), PAGES[0])
+        page = _page(pathname)
         again = triggers() == {"attempt.data"} and known is not None
         # The component ``url`` does not notice changes that the page itself makes.
         view = View.from_json(known) if again and known else View.from_query(search)
@@ -237,18 +238,33 @@ def _register_router(app: Dash, source: Source) -> None:
         return content, trouble, no_update if again else view.to_json()
 
 
-def _register_address(app: Dash) -> None:
-    """Keep the address and the links to other pages in step with the view."""
+def _page(pathname: str | None) -> Page:
+    return next((page for page in PAGES if page.path == pathname), PAGES[0])
+
+
+def _register_address(app: Dash, source: Source) -> None:
+    """Keep the address, the tab's title and the links to other pages in step with the view."""
 
     @app.callback(
         Output("address", "data"),
+        Output("title", "data"),
         Input("view", "data"),
+        State("url", "pathname"),
         prevent_initial_call=True,
     )
-    def address(view: dict[str, Any] | None) -> str:
-        if view is None:
+    def address(view_data: dict[str, Any] | None, pathname: str | None) -> tuple[str, str]:
+        if view_data is None:
             raise PreventUpdate
-        return View.from_json(view).to_query()
+        view = View.from_json(view_data)
+        return view.to_query(), _page(pathname).tab_title(source, view)
+
+    in_browser(
+        app,
+        "title",
+        Output("address-done", "data", allow_duplicate=True),
+        Input("title", "data"),
+        prevent_initial_call=True,
+    )
 
     in_browser(
         app,

@@ -246,7 +246,14 @@ def _view(asked: Answer) -> View:
     return View.from_json(view) if isinstance(view, dict) else View()
 
 
-PAGE = Page("/compare", "Compare", layout, register)
+def _chosen(source: Source, view: View) -> str:
+    selection = read_selection(source, view)
+    if len(selection.runs) == 1:
+        return next(iter(selection.runs.values())).short
+    return f"{units.plural(len(selection.runs), 'run')} of {', '.join(selection.experiments)}"
+
+
+PAGE = Page("/compare", "Compare", layout, register, _chosen)
 
 
 # -- facts: the page's data about the selected runs, besides their charts ------------------------

@@ -19,17 +19,31 @@ from radt.store.backend import StoreAddress
 _RETRIES = " The dashboard retries by itself."
 
 
+def _experiment(_: Source, view: View) -> str:
+    return view.experiment or ""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its path and title, its layout for a view, and its callbacks.
+    """A page: its path and title, its layout for a view, its callbacks, and what it shows.
 
     ``layout`` may raise `RadtError`; the application then shows the error and its remedy instead.
+    ``chosen`` names what a view has chosen, for the browser's tab; it may raise `RadtError`, too.
     """
 
     path: str
     title: str
     layout: Callable[[Source, View], Component]
     register: Callable[[Dash, Source], None]
+    chosen: Callable[[Source, View], str] = _experiment
+
+    def tab_title(self, source: Source, view: View) -> str:
+        """Return the text of the browser's tab: ``three of quickstart · Workload · radt``."""
+        try:
+            chosen = self.chosen(source, view)
+        except RadtError:  # which the page shows
+            chosen = ""
+        return " · ".join([*filter(None, [chosen]), self.title, "radt"])
 
 
 def attributes(**values: str) -> Any:

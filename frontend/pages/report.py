@@ -306,7 +306,11 @@ def _read(
         raise PreventUpdate from None
 
 
-PAGE = Page("/report", "Report", layout, register)
+def _chosen(source: Source, view: View) -> str:
+    return view.experiment or latest_experiment(source)
+
+
+PAGE = Page("/report", "Report", layout, register, _chosen)
 
 
 #: Suggestions; any value of `radt report --window` may be typed.

@@ -383,4 +383,4 @@ def _run_entry(catalog: Catalog, run: RunEntry) -> dict[str, Any]:
     return {"label": run.short, "detail": run.second_name, "swatch": _swatch(catalog, run)}
 
 
-PAGE = Page("/", "Select", layout, register)
+PAGE = Page("/", "Select", layout, register, lambda _, view: view.search or view.experiment or "")

@@ -153,4 +153,4 @@ def register(app: Dash, source: Source) -> None:
         )
 
 
-PAGE = Page("/system", "System", layout, register)
+PAGE = Page("/system", "System", layout, register, lambda *_: "")

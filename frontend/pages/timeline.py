@@ -261,4 +261,6 @@ def _zoom_text(window: Window) -> str:
     return f"{start.day} {start:%b %H:%M:%S} – {end:%H:%M:%S} · {length}"
 
 
-PAGE = Page("/timeline", "Timeline", layout, register)
+PAGE = Page(
+    "/timeline", "Timeline", layout, register, lambda source, view: _label(Scope.of(source, view))
+)

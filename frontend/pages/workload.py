@@ -64,7 +64,12 @@ def register(app: Dash, source: Source) -> None:
     _register_updates(app, source)
 
 
-PAGE = Page("/workload", "Workload", layout, register)
+def _chosen(source: Source, view: View) -> str:
+    subject = find_subject(source, view)
+    return f"{subject.title} of {subject.catalog.experiment}"
+
+
+PAGE = Page("/workload", "Workload", layout, register, _chosen)
 
 
 def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:

@@ -146,6 +146,11 @@
       return links.map((link) => link.page + rest);
     },
 
+    title: (text) => {
+      document.title = text;
+      return noUpdate();
+    },
+
     /* Mark the link to the current page. */
     current: (path) => {
       for (const link of document.querySelectorAll(".bar nav a"))

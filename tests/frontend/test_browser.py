@@ -26,10 +26,11 @@ def test_a_damaged_store_is_named_with_its_remedy(store_path, serve, watched):
     expect(alert.locator("p").first).not_to_be_empty()
 
 
-def test_links_to_other_pages_keep_the_view(site, watched, wait_until):
+def test_links_to_other_pages_keep_the_view_and_tabs_say_what_is_chosen(site, watched, wait_until):
     open_page(watched, site.url, "?s=quickstart&c=loss", cards=1)
     page = watched.page
     expect(page.get_by_role("link", name="Compare")).to_have_attribute("aria-current", "page")
+    expect(page).to_have_title("6 runs of quickstart · Compare · radt")
     page.locator(".levels").get_by_text("Workloads").click()
     wait_until(lambda: query(watched).get("level") == ["workload"], "the address")
     # The links follow the address.
@@ -37,6 +38,9 @@ def test_links_to_other_pages_keep_the_view(site, watched, wait_until):
     expect(system).to_have_attribute("href", re.compile("level=workload"))
     system.click()
     expect(system).to_have_attribute("aria-current", "page")
+    expect(page).to_have_title("System · radt")
+    page.get_by_role("link", name="Workload").click()
+    expect(page).to_have_title("mix of quickstart · Workload · radt")
     expect(page.get_by_role("link", name="Compare")).not_to_have_attribute("aria-current", "page")
     page.get_by_role("link", name="Compare").click()
     drawn(watched, 1)
