@@ -94,4 +94,5 @@ def _parsed(file: Mapping[str, Any]) -> Submission:
         sum(one["queued"].values()),
         one["held"],
         one["problem"],
+        one["remedy"],
     )

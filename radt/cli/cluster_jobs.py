@@ -27,7 +27,7 @@ from radt.cluster.shape import WorkloadKey
 from radt.cluster.spool import Spool
 from radt.cluster.start import course_of, plan_of, reopened
 from radt.collector.client import CollectorClient
-from radt.errors import EngineAwayError, HeldError, RadtError
+from radt.errors import ClusterError, EngineAwayError, HeldError, RadtError
 from radt.experiment.columns import QUEUED, parse_status
 from radt.experiment.files import table_path
 from radt.experiment.lock import ExperimentLock, Holder
@@ -42,6 +42,9 @@ from radt.runner.notify import Notifier
 from radt.runner.outcome import STOPPED
 from radt.settings import Settings
 
+#: How long a cluster may take to answer somebody who looks; and, if it did not, once more.
+LOOK_S = 10.0
+_LOOK_AGAIN_S = 1.0
 SHOWN_DONE = 8
 SHOWN_WAITING = 8
 _POLL_S = 0.2
@@ -114,11 +117,16 @@ def show_open(spools: Sequence[Spool], *, as_json: bool) -> dict[str, Any] | Non
     """
     console = Console(highlight=False)
     documents: list[dict[str, Any]] = []
+    patience_s = LOOK_S
     for spool in spools:
         file = Path(spool.submission.file)
         try:
-            look, holder = _look(spool, file, is_ours=False), ExperimentLock(file).holder()
+            look = _look(spool, file, is_ours=False, patience_s=patience_s)
+            holder = ExperimentLock(file).holder()
+            patience_s = _LOOK_AGAIN_S if look.course.away else LOOK_S
         except RadtError as error:  # the others can be looked at
+            if isinstance(error, ClusterError):
+                patience_s = _LOOK_AGAIN_S
             documents.append({"file": str(file), "error": error.message, "remedy": error.remedy})
             lines = [Text(f"{printable(str(file))}: {printable(str(error))}", "red")]
         else:
@@ -131,8 +139,8 @@ def show_open(spools: Sequence[Spool], *, as_json: bool) -> dict[str, Any] | Non
     return {"files": documents} if as_json else None
 
 
-def _look(spool: Spool, file: Path, *, is_ours: bool) -> _Looked:
-    cluster, engine = reopened(spool)
+def _look(spool: Spool, file: Path, *, is_ours: bool, patience_s: float = LOOK_S) -> _Looked:
+    cluster, engine = reopened(spool, patience_s)
     course = course_of(spool, cluster, engine, looks_only=True)
     changes = course.step(time.monotonic())
     if is_ours:
@@ -283,8 +291,8 @@ def attach(file: Path, spool: Spool) -> int:
             console.say(f"  {holder} writes the statuses; this only looks", "dim")
         current: Spool | None = spool
         while current is not None:
-            finished = _follow(file, current, console, stop, is_ours=holder is None)
-            code = code if finished else 1
+            # The last one counts: what failed before has run again in it.
+            code = 0 if _follow(file, current, console, stop, is_ours=holder is None) else 1
             current = None if holder is None else _next_of(holder, file, current, stop)
         if stop:
             console.say(

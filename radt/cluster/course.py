@@ -105,6 +105,7 @@ class Course:
     Attributes:
         jobs: Those that are not settled yet.
         away: Why the engine does not answer; "" while it does.
+        remedy: What to do about that.
         folder_problem: What the shared folder does not do; "" while it works. All of that is tried
             again.
     """
@@ -150,7 +151,7 @@ class Course:
         #: What the shared folder did not do in this step.
         self._failed = ""
         self._noted: set[str] = set()
-        self.away = ""
+        self.away = self.remedy = ""
         self.folder_problem = ""
 
     @property
@@ -265,7 +266,7 @@ class Course:
                 changes.notes.append(
                     f"{error.message}; jobs go on, statuses stay as they are, and radt asks again"
                 )
-            self.away = error.message
+            self.away, self.remedy = error.message, error.remedy or ""
             self._answers = False
             self._next_question_s = now_s + self._poll_s
             self._poll_s = min(2 * self._poll_s, LONGEST_POLL_S)
@@ -275,7 +276,8 @@ class Course:
                 job.changed_s = now_s
         if self.away:
             changes.notes.append(f"{self._engine.name} answers again")
-        self.away, self._answers, self._poll_s = "", True, self._usual_poll_s
+        self.away, self.remedy = "", ""
+        self._answers, self._poll_s = True, self._usual_poll_s
         self._next_question_s = now_s + self._usual_poll_s
         self._next_look_s = now_s
 

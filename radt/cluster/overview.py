@@ -57,7 +57,7 @@ class Overview:
     ``queued`` counts jobs by the engine's reason, ``waiting`` are the first of them;
     ``unsubmitted`` counts those that the engine does not have yet; ``ending`` those of which a last
     word is awaited. ``starts`` is the engine's estimate of the next start. ``problem`` is why the
-    engine or the folder cannot be asked.
+    engine or the folder cannot be asked, ``remedy`` what to do about it.
     """
 
     engine: str
@@ -68,6 +68,7 @@ class Overview:
     starts: str = ""
     held: str = ""
     problem: str = ""
+    remedy: str = ""
     waiting: Sequence[WaitingJob] = ()
 
     @classmethod
@@ -92,6 +93,7 @@ class Overview:
             starts=starts[0] if starts else "",
             held=course.held,
             problem=course.away or course.folder_problem,
+            remedy=course.remedy,
             waiting=[_waiting(course, job) for job in queued[:_MOST_WAITING]],
         )
 
@@ -162,6 +164,8 @@ def overview_lines(view: Overview, width: int, most: int | None = None) -> list[
     lines = [headline(view)]
     if view.problem:
         lines.append(Text(f"  {view.problem}; statuses stay as they are", "yellow"))
+        if view.remedy:
+            lines.append(Text(f"  {view.remedy}", "dim"))
     if view.held:
         lines.append(Text(f"  held: {view.held}", "red"))
     shown = view.running if most is None else view.running[: max(0, most)]
@@ -191,7 +195,7 @@ def overview_lines(view: Overview, width: int, most: int | None = None) -> list[
 def cluster_table(view: Overview, width: int, height: int, progress: ProgressView | None) -> Text:
     """The live table, in that many columns and lines."""
     # The cursor stands below, and the experiment's progress.
-    most = height - 5 - bool(view.problem) - bool(view.held)
+    most = height - 5 - bool(view.problem) - bool(view.remedy) - bool(view.held)
     lines = overview_lines(view, width, most)
     if progress is not None:
         lines += [Text(), progress_line(progress, width)]

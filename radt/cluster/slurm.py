@@ -44,9 +44,16 @@ _UNKNOWN_TIMES = ("N/A", "Unknown", "None", "")
 
 
 class Slurm:
-    """The cluster that Slurm's commands on this machine belong to; an `Engine`."""
+    """The cluster that Slurm's commands on this machine belong to; an `Engine`.
+
+    Args:
+        patience_s: For the answer to a question; None for as long as orders may take.
+    """
 
     name = "slurm"
+
+    def __init__(self, patience_s: float | None = None) -> None:
+        self._patience_s = patience_s
 
     @cached_property
     def max_array_size(self) -> int:
@@ -101,7 +108,7 @@ class Slurm:
         return match[1]
 
     def find(self, intent: str) -> str | None:
-        jobs = run(
+        jobs = self._ask(
             *("squeue", "--noheader", "--states=all", f"--user={os.getuid()}"),
             "--format=%F|%k",
         )
@@ -114,7 +121,7 @@ class Slurm:
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
         if not arrays:
             return {}
-        answer = run(
+        answer = self._ask(
             *("squeue", "--noheader", "--array", "--states=all"),
             *(f"--jobs={','.join(sorted(arrays))}", f"--format={'|'.join(_QUEUE_FIELDS)}"),
             harmless=GONE,  # asked about a single one that it has forgotten
@@ -126,7 +133,7 @@ class Slurm:
             return {}
         found: dict[JobId, JobState] = {}
         for words in _expressions(jobs):
-            answer = run(
+            answer = self._ask(
                 *("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={words}"),
                 f"--format={','.join(_PAST_FIELDS)}",
             )
@@ -154,8 +161,12 @@ class Slurm:
 
     @cached_property
     def _config(self) -> Mapping[str, str]:
-        pairs = (line.partition("=") for line in run("scontrol", "show", "config").splitlines())
+        lines = self._ask("scontrol", "show", "config").splitlines()
+        pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs}
+
+    def _ask(self, *command: str, harmless: re.Pattern[str] | None = None) -> str:
+        return run(*command, harmless=harmless, timeout_s=self._patience_s)
 
 
 # What sbatch is asked for -------------------------------------------------------------------------

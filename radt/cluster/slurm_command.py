@@ -9,7 +9,8 @@ import subprocess
 
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
-#: Seconds for an answer. Slurm's own timeouts add up to less, unless the controller is overloaded.
+#: Seconds for an answer. Slurm's own timeouts add up to less, unless the controller is overloaded,
+#: or there is no slurm.conf, for which its commands wait a minute.
 TIMEOUT_S = 60.0
 
 #: Says where the cluster is. All other variables of Slurm are of the job that radt may be in, or
@@ -53,7 +54,11 @@ _ERROR = re.compile(r"^\w+: (?:error|fatal): |error:", re.IGNORECASE)
 
 
 def run(
-    program: str, *arguments: str, script: str = "", harmless: re.Pattern[str] | None = None
+    program: str,
+    *arguments: str,
+    script: str = "",
+    harmless: re.Pattern[str] | None = None,
+    timeout_s: float | None = None,
 ) -> str:
     """Run a command of Slurm and return what it prints; of ``--test-only``, what it says.
 
@@ -62,6 +67,7 @@ def run(
         arguments: Its own.
         script: Its standard input.
         harmless: What each of its lines of errors may match without being one.
+        timeout_s: For an answer; None for `TIMEOUT_S`.
 
     Raises:
         ClusterError: Slurm is not installed here, or refuses.
@@ -73,6 +79,7 @@ def run(
             f"Slurm is not here: there is no {program} on PATH",
             "Run radt on a login node of the cluster, or load its module first",
         )
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     try:
         done = subprocess.run(
             [program, *arguments],
@@ -81,14 +88,16 @@ def run(
             text=True,
             errors="replace",
             env=_environment(),
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         words = (error.stderr or b"").decode(errors="replace")
         if _WAITS_FOR_ROOM in words:
             raise SubmitLimitError(f"Slurm refuses: {_first(words)}") from error
-        raise _away(f"{program} took more than {TIMEOUT_S:g} s") from error
+        if _NO_CONFIGURATION.search(words):
+            raise _unconfigured(_first(words)) from error
+        raise _away(f"{program} took more than {timeout_s:g} s") from error
     except OSError as error:
         raise ClusterError(
             f"{program} cannot be run: {error.strerror}", "Check the site's installation of Slurm"
@@ -115,16 +124,20 @@ def _error(program: str, words: str, code: int) -> ClusterError:
     if _NO_ROOM.search(words) or _WAITS_FOR_ROOM in words:
         return SubmitLimitError(f"Slurm refuses: {said}", "Set max-jobs in [cluster] to fewer jobs")
     if _NO_CONFIGURATION.search(words):
-        return ClusterError(
-            f"Slurm has no configuration here: {said}",
-            "Run radt on a login node of the cluster, or set SLURM_CONF",
-        )
+        return _unconfigured(said)
     if _AWAY.search(words):
         return _away(said)
     remedy = next((what for part, what in _REMEDIES.items() if part in words.lower()), None)
     return ClusterError(
         f"Slurm refuses: {said}",
         remedy or "Change the row, or [cluster] in radt.toml; the site's pages say what it allows",
+    )
+
+
+def _unconfigured(said: str) -> ClusterError:
+    return ClusterError(
+        f"Slurm has no configuration here: {said}",
+        "Run radt on a login node of the cluster, or set SLURM_CONF",
     )
 
 

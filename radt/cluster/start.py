@@ -111,8 +111,8 @@ def course_of(
     )
 
 
-def reopened(spool: Spool) -> tuple[ClusterSettings, Engine]:
-    """Return the settings and the engine of a submission.
+def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSettings, Engine]:
+    """Return the settings and the engine of a submission; see `open_engine`.
 
     Raises:
         UsageError: The settings file no longer has its cluster.
@@ -122,7 +122,7 @@ def reopened(spool: Spool) -> tuple[ClusterSettings, Engine]:
     settings = ClusterSettings.named(submission.engine, file)
     if settings is None:
         raise UsageError(f"{spool.path} names no cluster", "Remove the folder")
-    return settings, open_engine(settings)
+    return settings, open_engine(settings, patience_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from mlflow.entities import Run as MlflowRun
+from mlflow.tracking import MlflowClient
 
+from radt.errors import StoreError
+from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import ExperimentFile
 from radt.frontend.data.submissions import Submission, read_submissions
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.tags import CLUSTER_NODE
+from radt.tags import CLUSTER_NODE, WORKLOAD_ID
+from tests.support.mlflow_server import MlflowServer
 from tests.support.servers import slurm_cluster
 from tests.support.slurm import Slurm
 from tests.support.waiting import wait_until
@@ -161,6 +166,53 @@ def study_on(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
     slurm.wait_idle()
 
 
+@dataclass
+class Runs:
+    """The runs of one study in three places, counted by status."""
+
+    tracking_uri: str
+    database: str
+    home: Home
+
+    def here(self) -> Mapping[str, int]:
+        return self._in(self.home.store_path)
+
+    def in_postgres(self) -> Mapping[str, int]:
+        return self._in(self.database)
+
+    def _in(self, store: Path | str) -> Mapping[str, int]:
+        try:
+            with StoreReader(store) as reader:
+                return Counter(str(run.status) for run in reader.runs())
+        except StoreError:
+            return {}  # not there yet
+
+    def of_mlflow(self) -> list[MlflowRun]:
+        """Those of workloads, too."""
+        with StoreReader(self.home.store_path) as reader:
+            ids = {run.workload_id for run in reader.runs()}
+        client = MlflowClient(self.tracking_uri)
+        experiment = client.get_experiment_by_name("study")
+        found = client.search_runs([experiment.experiment_id]) if experiment is not None else []
+        return [run for run in found if run.data.tags.get(WORKLOAD_ID) in ids]
+
+    def in_mlflow(self) -> Mapping[str, int]:
+        return Counter(run.info.status for run in self.of_mlflow())
+
+    def postgres_has_all(self) -> bool:
+        """Whether it has each point that is here; of a run that was killed it may have more."""
+        with StoreReader(self.database) as there, StoreReader(self.home.store_path) as here:
+            return all(
+                there.point_counts(run.run_id).get(number, 0) == count
+                or (
+                    run.status is RunStatus.KILLED
+                    and there.point_counts(run.run_id).get(number, 0) > count
+                )
+                for run in here.runs()
+                for number, count in here.point_counts(run.run_id).items()
+            )
+
+
 WORKLOADS = {"solo": 1, "pair": 2, "three": 3, "big": 1}
 MEMORY = {"big": "2G"}
 
@@ -276,9 +328,21 @@ def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) ->
     wait_until(lambda: study.started() == 1, "the other row to run")
     follower.send_signal(signal.SIGINT)
     follower.communicate()
-    (study.folder / "train.py").write_text(train)
+    (study.folder / "train.py").write_text(train.replace('"go"', '"go on"'))
     again = study.start("study.csv", "--rerun")
+    lock = ExperimentLock(study.file)
+    wait_until(lambda: lock.holder() is not None, "who follows")
+    attached = study.start("attach", "study.csv")
+    assert attached.stdout is not None
+    assert "this only looks" in attached.stdout.readline()
     study.go()
+    # It goes on with what is submitted next.
+    lines = iter(attached.stdout.readline, "")
+    assert any("other on node" in line and "trains" in line for line in lines)
+    (study.folder / "go on").touch()
+    seen, _ = attached.communicate()
+    assert attached.returncode == 0, seen
+    assert re.search(r"1/1  other +1 run +✔", seen), seen
     output, _ = again.communicate()
     assert again.returncode == 0, output
     assert "what has failed runs again when they have ended" in output
@@ -313,6 +377,45 @@ def test_a_detached_follower_is_attached_to(study: Study) -> None:
     output, _ = attached.communicate()
     assert attached.returncode == 0, output
     wait_until(lambda: study.statuses() == ["FINISHED"], "the status")
+
+
+def test_nodes_that_reach_the_servers_record_there_themselves(
+    study: Study, database: str, mlflow_server: MlflowServer
+) -> None:
+    toml = study.folder / "radt.toml"
+    toml.write_text(toml.read_text() + 'record = "direct"\n')
+    servers = {"RADT_TRACKING_URI": mlflow_server.uri, "RADT_STORE_URI": database}
+    quick = {"RADT_REPLICATION_S": "0.3", "RADT_CLUSTER_PART_S": "1"}
+    study.environ = {**study.environ, **servers, **quick}
+    study.write({"pair": 2})
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 2, "the rows to run")
+    shown = Runs(mlflow_server.uri, database, Home(Path(study.environ["RADT_HOME"])))
+    wait_until(lambda: shown.in_postgres() == {"RUNNING": 2}, "runs in Postgres, while they run")
+    wait_until(lambda: shown.in_mlflow() == {"RUNNING": 3}, "runs and their workload in MLflow")
+    wait_until(lambda: shown.here() == {"RUNNING": 2}, "a part of each")
+    wait_until(lambda: study.statuses()[0].startswith("RUNNING: "), "its node")
+    node = study.statuses()[0].removeprefix("RUNNING: ")
+    (task,) = (line.split()[0] for line in study.queue())
+    study.slurm.kill_node(node)  # with what it would have told the servers
+    try:
+        study.slurm.declare_down(node)
+        wait_until(lambda: study.queue() == [f"{task} PENDING"], "the job in the queue again")
+        study.slurm.start_now(task)
+        study.go()
+        output, _ = follower.communicate()
+        assert follower.returncode == 0, output
+    finally:
+        study.slurm.start_node(node)
+    study.finished_once({"pair": 2})
+    both = {"FINISHED": 2, "KILLED": 2}
+    assert shown.here() == both
+    wait_until(lambda: shown.in_postgres() == both, "the ends in Postgres")
+    wait_until(lambda: shown.in_mlflow() == {"FINISHED": 3, "KILLED": 3}, "the ends in MLflow")
+    wait_until(shown.postgres_has_all, "what is here in Postgres")
+    client = MlflowClient(mlflow_server.uri)
+    files = [file for run in shown.of_mlflow() for file in client.list_artifacts(run.info.run_id)]
+    assert sum(file.path == "output.log" for file in files) == 2  # of those that have finished
 
 
 def test_all_workloads_of_a_file_run_on_one_node(study: Study) -> None:

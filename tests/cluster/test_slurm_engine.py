@@ -410,9 +410,16 @@ def test_a_command_that_hangs_is_no_answer(
 ) -> None:
     (fake / "sleep").symlink_to("/bin/sleep")
     put(fake / "squeue", "exec sleep 100")
-    monkeypatch.setattr(slurm_command, "TIMEOUT_S", 0.2)
     with pytest.raises(EngineAwayError, match=r"squeue took more than 0\.2 s"):
-        Engine().states(["1"])
+        Engine(patience_s=0.2).states(["1"])
+
+
+def test_a_missing_configuration_is_said_before_slurm_gives_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    with pytest.raises(ClusterError, match=r"no configuration here.*slurm\.conf.*SLURM_CONF"):
+        Engine(patience_s=3.0).states(["1"])  # squeue itself waits for a minute
 
 
 def test_accounting_is_asked_where_it_is_kept(fake: Path) -> None:
