@@ -79,8 +79,9 @@ class Collection:
     ) -> None:
         self._spool = spool
         self._home = home
-        self._is_direct = spool.submission.is_direct
-        self._tracking_uri = "" if self._is_direct else tracking_uri
+        #: Nodes bring runs to MLflow; those that have died leave theirs to this host.
+        self._nodes_deliver = spool.submission.reaches_mlflow
+        self._tracking_uri = tracking_uri
         self._store_uri = store_uri
         self._client = client
         self._writer: StoreWriter | None = None
@@ -203,6 +204,13 @@ class Collection:
                 if not child.status.ended and reader.tags(child.run_id).get(PARENT) == run.run_id:
                     writer.end_run(child.run_id, RunStatus.KILLED, time.time_ns(), reason=reason)
             writer.end_workload(run.workload_id)
+            if self._nodes_deliver:  # the one that had it is gone
+                writer.update_run(
+                    run.run_id,
+                    spool=str(self._home.run_dir(run.run_id).path),
+                    tracking_uri=self._tracking_uri,
+                )
+                deliver_again(writer, run.run_id)
         self._deliver_again(reader, writer, run.run_id)
 
     def _of_job(self, job: JobKey) -> list[RunRecord]:
@@ -276,7 +284,7 @@ class Collection:
                 raise ArchiveError(f"{file} is of run {manifest.run.run_id}")
             writer, reader = self._store()
             adoption = None
-            if not self._is_direct:
+            if not self._nodes_deliver:
                 adoption = Adoption(run_dir.path, self._tracking_uri)
             import_archive(
                 Archive(LocalFolder(unpacked.path), manifest),
@@ -295,7 +303,7 @@ class Collection:
             delivered = progress_of(reader, run_id).delivered
         except RunNotFoundError:
             return  # its archive comes next
-        if delivered and not self._is_direct:
+        if delivered and not self._nodes_deliver:
             deliver_again(writer, run_id)
 
     def _store(self) -> tuple[StoreWriter, StoreReader]:

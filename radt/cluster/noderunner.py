@@ -221,7 +221,7 @@ class NodeRunner:
                 place.home,
                 attempt,
                 settings.variable(settings.CLUSTER_PART_S, os.environ).value,
-                with_files=not self._submission.is_direct,
+                with_files=not self._submission.reaches_mlflow,
                 on_arrived=statuses.arrived,
             )
             pulse = Pulse(

@@ -111,7 +111,12 @@ class Submission:
     @property
     def is_direct(self) -> bool:
         """Whether nodes reach MLflow or Postgres themselves (``record = "direct"``)."""
-        return any(self.settings.get(name) for name in (TRACKING_VARIABLE, STORE_VARIABLE))
+        return self.reaches_mlflow or bool(self.settings.get(STORE_VARIABLE))
+
+    @property
+    def reaches_mlflow(self) -> bool:
+        """Whether nodes bring runs to MLflow, and nobody else does while they can."""
+        return bool(self.settings.get(TRACKING_VARIABLE))
 
     @property
     def jobs(self) -> Iterator[JobKey]:

@@ -377,12 +377,17 @@ class RunRecorder:
 
 
 _NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
+_WORKLOAD_NOT_DELIVERED = text(
+    "UPDATE workload SET delivery_done_ns = NULL "
+    "WHERE workload_id = (SELECT workload_id FROM run WHERE run_id = :run_id)"
+)
 
 
 def deliver_again(writer: StoreWriter, run_id: str) -> None:
-    """Upload a run's new data to MLflow even if the run counts as delivered."""
+    """Upload a run's new data to MLflow even if it counts as delivered; then end its workload."""
     with writer.rewriting(run_id) as connection:
-        connection.execute(_NOT_DELIVERED, {"run_id": run_id})
+        for statement in (_NOT_DELIVERED, _WORKLOAD_NOT_DELIVERED):
+            connection.execute(statement, {"run_id": run_id})
 
 
 def _journal_bytes(cursor: JournalCursor) -> int:
