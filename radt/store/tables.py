@@ -200,7 +200,7 @@ _SERIES_WIDTH = len(SERIES.fields)
 _CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
 
 
-def _end_value(column: str, time: str, order: str) -> str:
+def end_value(column: str, time: str, order: str) -> str:
     """Return an SQL expression for the value at the earliest or latest time, from the headers."""
     return (
         f"(SELECT c.{column} FROM chunk c WHERE {_CHUNK_OF_SERIES} "  # noqa: S608 - our own names
@@ -208,18 +208,22 @@ def _end_value(column: str, time: str, order: str) -> str:
     )
 
 
-#: Series with points, with the sums of their chunks' headers.
-SUMMARY = text(
-    f"SELECT {_SERIES_COLUMNS}, t.points, t.finite, t.total, t.smallest, t.largest, "  # noqa: S608
-    f"{_end_value('first_value', 'first_ns', 'ASC')}, "
-    f"{_end_value('last_value', 'last_ns', 'DESC')}, "
-    "t.first_ns, t.last_ns "
-    "FROM (SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
+#: Sums of the headers of chunks, to be continued with a condition and the ``GROUP BY`` of series.
+CHUNK_TOTALS = (
+    "SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
     # On overflow SQLite returns infinity, Postgres raises an error.
     "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) AS total, "
     "MIN(value_min) AS smallest, MAX(value_max) AS largest, "
-    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns "
-    "FROM chunk WHERE run_id IN :ids GROUP BY run_id, series_no) t "
+    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns FROM chunk"
+)
+
+#: Series with points, with the sums of their chunks' headers.
+SUMMARY = text(
+    f"SELECT {_SERIES_COLUMNS}, t.points, t.finite, t.total, t.smallest, t.largest, "  # noqa: S608
+    f"{end_value('first_value', 'first_ns', 'ASC')}, "
+    f"{end_value('last_value', 'last_ns', 'DESC')}, "
+    "t.first_ns, t.last_ns "
+    f"FROM ({CHUNK_TOTALS} WHERE run_id IN :ids GROUP BY run_id, series_no) t "
     "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
     "ORDER BY s.run_id, s.series_no"
 ).bindparams(bindparam("ids", expanding=True), infinity=math.inf)

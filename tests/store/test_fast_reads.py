@@ -16,15 +16,17 @@ from hypothesis.extra import numpy as npst
 from sqlalchemy import text
 
 from radt.errors import CodecError, StoreError
-from radt.model import NO_STEP, Scope, SeriesKind
-from radt.store import chunks, counters, points
+from radt.model import NO_STEP, SOFTWARE, Scope, SeriesKind
+from radt.store import chunks, counters, metric_columns, points
 from radt.store.chunks import decoded
+from radt.store.metric_columns import Statistic
 from radt.store.overview import ChunkHeader, envelope, plan
 from radt.store.points import Part, chunks_between
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import PROFILED
+from radt.usage import KERNEL
 from tests.support.postgres import Postgres
 
 RUN = "0" * 32
@@ -361,3 +363,56 @@ def test_damage_is_noticed_when_decoding_into_an_array() -> None:
     data[3] = data[3]._replace(value_data=data[3].value_data[:-1] + b"?")
     with pytest.raises(CodecError, match="damaged"):
         decoded(data)
+
+
+def test_columns_of_metrics_agree_with_the_points(store: str) -> None:
+    """Two devices are one number a run; a counter has its growth, the kernel's where there is."""
+    gauges = {("a", ""): [3.0, np.nan, 7.0], ("b", "0"): [1.0, 2.0], ("b", "1"): [5.0, np.nan]}
+    runs: dict[str, list[tuple[SeriesRecord, list[float]]]] = {"a": [], "b": [], "none": []}
+
+    def add(
+        run: str, listener: str, metric: str, kind: SeriesKind, entity: str, values: list[float]
+    ) -> None:
+        number = len(runs[run])
+        record = SeriesRecord(run, number, listener, metric, "1", Scope.RUN, kind, entity)
+        runs[run].append((record, values))
+
+    for (run, entity), values in gauges.items():
+        add(run, SOFTWARE, "loss", SeriesKind.GAUGE, entity, values)
+    add("a", "top", "energy", SeriesKind.COUNTER, "", [10.0, 12.0, 15.0])
+    add("a", KERNEL, "energy", SeriesKind.COUNTER, "", [0.0, 6.0])
+    add("b", "top", "energy", SeriesKind.COUNTER, "0", [10.0, 14.0])
+    add("b", "top", "energy", SeriesKind.COUNTER, "1", [20.0, 21.0])
+    with StoreWriter(store) as writer:
+        for run, series in runs.items():
+            writer.put_run(RunRecord(run, "w", "digits", "1", run, "cnn", 1))
+            writer.add_series([record for record, _ in series])
+            for record, values in series:
+                samples = Samples(np.arange(len(values)) * 10**9, np.array(values))
+                for part in (
+                    (samples,)
+                    if record.entity
+                    else (chunks.sliced(samples, 0, 1), chunks.sliced(samples, 1))
+                ):
+                    writer.append(run, [SeriesBatch(record.series_no, part)])
+    with StoreReader(store) as reader, reader.snapshot() as connection:
+        names = metric_columns.read_names(connection)
+        columns = metric_columns.read_columns(connection, ["loss", "energy", "unknown"])
+    assert [(name.metric, name.is_logged, name.run_count) for name in names] == [
+        ("loss", True, 2),
+        ("energy", False, 2),
+    ]
+    energy, loss = columns
+    ids = ["none", "b", "a"]
+    for statistic, expected in {
+        Statistic.LAST: [np.nan, np.nan, 7.0],
+        Statistic.MIN: [np.nan, 1.0, 3.0],
+        Statistic.MAX: [np.nan, 5.0, 7.0],
+        Statistic.MEAN: [np.nan, 8 / 3, 5.0],
+    }.items():
+        np.testing.assert_allclose(loss.values(statistic, ids), expected)
+    assert ("none" in loss, "b" in loss) == (False, True)
+    assert dict(zip(loss.run_ids, loss.count, strict=True)) == {"a": 3, "b": 4}
+    np.testing.assert_allclose(energy.values(Statistic.LAST, ids), [np.nan, 5.0, 6.0])
+    np.testing.assert_allclose(energy.values(Statistic.MEAN, ids), [np.nan, 5.0, 6.0])
+    assert np.isnan(energy.all_of(Statistic.MAX)).all()
