@@ -17,6 +17,7 @@ from radt.frontend.data.catalog import (
     read_catalog,
     read_experiments,
 )
+from radt.frontend.data.metric_columns import metric_columns, metric_names
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
 from radt.frontend.search.query import (
@@ -30,6 +31,7 @@ from radt.frontend.search.query import (
     parse,
 )
 from radt.model import RunStatus
+from radt.store.metric_columns import Statistic
 from radt.store.records import ExperimentSummary
 
 _NS_PER_S = 1_000_000_000
@@ -58,6 +60,7 @@ ALIASES: Mapping[str, str] = {
     "listeners": "listener",
     "run_id": "run",
     "machine": "host",
+    "state": "status",
 }
 #: Tags that radt and MLflow set. They match by name only, not by words.
 _OWN_TAGS = ("radt.", "mlflow.")
@@ -75,6 +78,10 @@ class Texts:
     params: Mapping[str, Mapping[str, str]]
     tags: Mapping[str, Mapping[str, str]]
     keys: frozenset[str]
+
+
+#: A statistic of a metric, by run.
+Numbers = Mapping[str, float]
 
 
 def duration_s(run: RunEntry, now_ns: int | None = None) -> float | None:
@@ -120,14 +127,21 @@ class Matcher:
     Args:
         query: The parsed search.
         texts: Parameters and tags of all runs.
+        numbers: The metrics that the query names, by the key of their terms.
         words: A cache of `everything` by run id.
         now_ns: The time for ages and the duration of running runs.
     """
 
     def __init__(
-        self, query: Query, texts: Texts, words: dict[str, str], now_ns: int | None = None
+        self,
+        query: Query,
+        texts: Texts,
+        numbers: Mapping[str, Numbers],
+        words: dict[str, str],
+        now_ns: int | None = None,
     ) -> None:
         self._texts = texts
+        self._numbers = numbers
         self._words = words
         self._now_ns = time.time_ns() if now_ns is None else now_ns
         self._tests = [(self._test(term), term.negated) for term in query.terms]
@@ -145,6 +159,8 @@ class Matcher:
         met = _value_test(term, numbers=key not in WORDS_ONLY)
         if (text := TEXTS.get(key)) is not None:
             return lambda run: met((text(run),))
+        if (values := self._numbers.get(key)) is not None:
+            return lambda run: run.run_id in values and met((repr(values[run.run_id]),))
         # The same name may be a parameter and a tag.
         params, tags = self._texts.params, self._texts.tags
 
@@ -212,13 +228,46 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
     return lambda values: any(same(value) for value in values)
 
 
-def unknown(query: Query, texts: Texts) -> tuple[Problem, ...]:
+def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]:
+    """Return what the query's terms on metrics compare, by key.
+
+    A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value unless it is a parameter or tag.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    known = {name.metric.casefold(): name.metric for name in metric_names(source)}
+    meant: dict[str, tuple[str, Statistic]] = {}
+    for key in {ALIASES.get(term.key, term.key) for term in query.terms} - {*TEXTS, *TIMES}:
+        metric, _, statistic = key.rpartition(".")
+        if metric in known and statistic in list(Statistic):
+            meant[key] = known[metric], Statistic(statistic)
+        elif key in known and key not in texts.keys:
+            meant[key] = known[key], Statistic.LAST
+    columns = metric_columns(source, [metric for metric, _ in meant.values()])
+    return {
+        key: dict(
+            zip(columns[metric].run_ids, columns[metric].all_of(statistic).tolist(), strict=True)
+        )
+        for key, (metric, statistic) in meant.items()
+        if metric in columns
+    }
+
+
+def unknown(
+    query: Query, texts: Texts, numbers: Mapping[str, Numbers], metrics: Iterable[str]
+) -> tuple[Problem, ...]:
     """Return a problem for each term whose key no run has: it explains an empty result."""
-    known: Mapping[str, None] = dict.fromkeys([*TEXTS, *ALIASES, *TIMES, *sorted(texts.keys)])
+    of_metrics = [
+        f"{metric}.{statistic}".casefold() for metric in metrics for statistic in Statistic
+    ]
+    known: Mapping[str, None] = dict.fromkeys(
+        [*TEXTS, *ALIASES, *TIMES, *sorted(texts.keys), *numbers, *of_metrics]
+    )
     problems = []
     for term in query.terms:
         if term.key and term.key not in known:
-            cause = f"no run has a parameter or tag “{term.key}”"
+            cause = f"no run has a parameter, tag or metric “{term.key}”"
             if close := difflib.get_close_matches(term.key, known, 1):
                 cause += f"; did you mean {close[0]}?"
             problems.append(Problem(term.typed, cause))
@@ -325,7 +374,8 @@ def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found
     )
     texts = read_texts(source) if asks_texts else Texts({}, {}, frozenset())
     words = source.remember("words", lambda _: dict[str, str]()) if asks_texts else {}
-    matcher = Matcher(query, texts, words)
+    numbers = numbers_of(source, query, texts) if asks_texts else {}
+    matcher = Matcher(query, texts, numbers, words)
     experiments: list[FoundExperiment] = []
     counts = Counter()
     for summary, catalog in zip(summaries, _catalogs(source), strict=True):
@@ -341,7 +391,10 @@ def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found
         if workloads or not (query.terms or statuses):
             count = sum(len(workload.runs) for workload in workloads)
             experiments.append(FoundExperiment(summary, count, tuple(workloads)))
-    problems = (*query.problems, *(unknown(query, texts) if asks_texts else ()))
+    problems = query.problems
+    if asks_texts:
+        metrics = [name.metric for name in metric_names(source)]
+        problems += unknown(query, texts, numbers, metrics)
     return Found(tuple(experiments), counts, problems, total)
 
 

@@ -1,11 +1,12 @@
 """Parse the text of the search field into terms.
 
-``resnet26 "two words" model:resnet26 batch-size>=64 -status:failed,oom duration>10m age<2d``
+``resnet26 "two words" model:resnet26 lr < 1e-3 accuracy.max > 0.93 -status:failed,oom age<2d``
 
 Terms are separated by spaces, and a run has to match all of them. A word matches anywhere,
 ``key:value`` matches part of a field, parameter or tag, ``=`` the whole value, ``!=`` any other
-value, and ``< <= > >=`` compare numbers. Commas separate alternatives, a leading minus negates a
-term, and quotes keep spaces, commas and operators as text.
+value, and ``< <= > >=`` compare numbers; spaces may surround all of these but the colon.
+``METRIC.last``, ``.min``, ``.max`` and ``.mean`` are numbers of a metric. Commas separate
+alternatives, a leading minus negates a term, and quotes keep spaces, commas and operators as text.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from radt.units import parse_duration_s
 MAX_TERMS = 40
 
 _OPERATOR = re.compile(r"<=|>=|!=|[:=<>]")
+#: What may follow or precede a space within a term.
+_COMPARISON = re.compile(r"\s+(<=|>=|!=|[=<>])")
 _WEEKS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*w(?:eeks?)?(?![a-z])")
 _DAYS_A_WEEK = 7
 
@@ -110,8 +113,10 @@ def _split(text: str) -> list[tuple[str, _Chars, bool]]:
     terms: list[tuple[str, _Chars, bool]] = []
     typed, in_quotes = "", False
     chars: _Chars = []
-    for char in text:
+    for place, char in enumerate(text):
         if char.isspace() and not in_quotes:
+            if _goes_on(chars, text[place:]):
+                continue
             if typed:
                 terms.append((typed, chars, True))
             typed, chars = "", []
@@ -124,6 +129,14 @@ def _split(text: str) -> list[tuple[str, _Chars, bool]]:
     if typed:
         terms.append((typed, chars, not in_quotes))
     return terms
+
+
+def _goes_on(chars: _Chars, rest: str) -> bool:
+    """Return whether a term goes on after a space: a comparison follows, or its value does."""
+    bare = "".join(char for char, is_quoted in chars if not is_quoted)
+    if chars and _OPERATOR.search(bare) is None:
+        return _COMPARISON.match(rest) is not None
+    return bare[-1:] in ("=", "<", ">") and not chars[-1][1]
 
 
 def _term(typed: str, chars: _Chars, *, is_closed: bool) -> Term:

@@ -66,8 +66,8 @@ def test_terms(text, key, operator, values, number, negated):
     ],
 )
 def test_what_cannot_be_read_is_said_and_the_rest_applied(text, cause):
-    query = parse(f"before {text}")
-    assert [term.typed for term in query.terms] == ["before"]
+    query = parse(f"a:before {text}")
+    assert [term.typed for term in query.terms] == ["a:before"]
     (problem,) = query.problems
     assert problem.typed == text
     assert cause in problem.cause
@@ -203,3 +203,34 @@ def test_results_are_kept_until_something_is_written(demo, source):
     demo.quickstart("second")
     source.revision()
     assert find(source, "solo").run_count == 2
+
+
+def test_spaces_may_surround_a_comparison():
+    query = parse('accuracy.max > 0.93 lr<1e-3 state = failed "a <" b')
+    assert [(term.key, str(term.operator), term.values) for term in query.terms] == [
+        ("accuracy.max", ">", ("0.93",)),
+        ("lr", "<", ("1e-3",)),
+        ("state", "=", ("failed",)),
+        ("", ":", ("a <",)),
+        ("", ":", ("b",)),
+    ]
+
+
+def test_metrics_are_searched_by_what_summarises_them(demo, source):
+    demo.quickstart()
+    reader = source.reader
+    values = {
+        run_id: one
+        for run_id in demo.run_ids.values()
+        for one in reader.summary([run_id])
+        if one.series.metric == "accuracy"
+    }
+    limit = sorted(one.maximum for one in values.values())[2]
+    shorts = {run_id: short.replace("solo a", "solo") for short, run_id in demo.run_ids.items()}
+    over = {shorts[run_id] for run_id, one in values.items() if one.maximum > limit}
+    assert len(over) == len(values) - 3
+    assert set(found(source, f"Accuracy.max > {limit!r}")) == over
+    last = next(iter(values.values()))
+    assert shorts[last.series.run_id] in found(source, f"accuracy = {last.last!r}")
+    (problem,) = find(source, "acuracy.max>0").problems
+    assert "did you mean accuracy.max?" in problem.cause

@@ -110,7 +110,9 @@ def test_json_has_both_ids_all_params_and_the_last_values(home: Path) -> None:
 
 def test_what_cannot_be_searched_is_an_error(home: Path) -> None:
     assert "is not a number" in str(call(home, "lr<x", code=1).exception)
-    assert "no run has a parameter or tag" in str(call(home, "colour:red", code=1).exception)
+    assert "no run has a parameter, tag or metric" in str(
+        call(home, "colour:red", code=1).exception
+    )
 
 
 def test_no_chunk_is_decoded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
