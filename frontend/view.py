@@ -6,8 +6,9 @@ The address carries the same view, so that a link, a reload or the back button r
 Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
 search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``c`` a chart (its
 metric, then its own settings; repeated), ``x``, ``level``, ``smooth``, ``rel``, ``base`` and
-``mono`` for all charts, ``t.AXIS`` the zoom, ``o.NAME`` an option of one page. Without ``s`` or
-``c`` the dashboard picks, and keeps picking as new runs start; ``s=`` and ``c=`` select nothing.
+``mono`` for all charts, ``col`` a column of the table of runs (its key, ``~`` and a width;
+repeated), ``t.AXIS`` the zoom, ``o.NAME`` an option of one page. Without ``s``, ``c`` or ``col``
+the dashboard picks, and keeps picking as new runs start; ``s=`` and ``c=`` select nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from radt.errors import UsageError
 from radt.frontend.data.spec import (
+    MAX_TABLE_COLUMNS,
     BoardSpec,
     ChartSpec,
+    ColumnChoice,
     Pick,
     Window,
     XAxis,
@@ -66,8 +69,8 @@ _CHART_NAMES = {
 class View:
     """The picks, the charts and the settings of all pages.
 
-    With ``picks`` or ``charts`` None the dashboard picks. ``options`` are texts by name, for single
-    pages (``report.sort``).
+    With ``picks``, ``charts`` or ``columns`` None the dashboard picks. ``options`` are texts by
+    name, for single pages (``report.sort``).
     """
 
     picks: tuple[Pick, ...] | None = None
@@ -78,6 +81,7 @@ class View:
     board: BoardSpec = field(default_factory=BoardSpec)
     windows: Mapping[XAxis, Window] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[ColumnChoice, ...] | None = None
 
     # -- addresses -------------------------------------------------------------------------------
 
@@ -102,6 +106,8 @@ class View:
             content["picks"] = several["s"]
         if "c" in several:
             content["charts"] = [_chart(text) for text in several["c"]]
+        if "col" in several:
+            content["columns"] = several["col"]
         return cls.from_json(content)
 
     def to_query(self) -> str:
@@ -128,6 +134,7 @@ class View:
                 for chart in self.charts
             ]
             pairs += [("c", text) for text in texts or [""]]
+        pairs += [("col", str(column)) for column in self.columns or ()]
         pairs += [(f"o.{name}", value) for name, value in sorted(self.options.items())]
         return urlencode(pairs, safe=",./:;=", quote_via=quote)
 
@@ -137,6 +144,7 @@ class View:
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Parse `to_json`; invalid values are ignored."""
         picks, charts = content.get("picks"), content.get("charts")
+        columns = content.get("columns")
         windows, options = content.get("windows"), content.get("options")
         board = content.get("board")
         return cls(
@@ -165,6 +173,11 @@ class View:
                     :_MAX_OPTIONS
                 ]
             },
+            columns=tuple(map(ColumnChoice.parse, dict.fromkeys(filter(None, _texts(columns)))))[
+                :MAX_TABLE_COLUMNS
+            ]
+            if isinstance(columns, list)
+            else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -183,6 +196,8 @@ class View:
             content["windows"] = {str(axis): str(window) for axis, window in self.windows.items()}
         if self.options:
             content["options"] = dict(self.options)
+        if self.columns:
+            content["columns"] = [str(column) for column in self.columns]
         return content
 
     def to_file(self) -> str:

@@ -37,7 +37,7 @@ _TELLING = (
     ("gpu.power",),
 )
 #: Logged by radt for the script, and shown after the script's own metrics (`radt.run.steps`).
-_STEPS = ("step.time", "samples_per_s", "data_wait")
+OWN_STEPS = ("step.time", "samples_per_s", "data_wait")
 _SOFTWARE_CHARTS = 2
 
 
@@ -92,7 +92,7 @@ def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
     logged: list[str] = []
     hardware: list[str] = []
     for quantity in available:
-        from_inside = quantity.listener == SOFTWARE or quantity.metric in _STEPS
+        from_inside = quantity.listener == SOFTWARE or quantity.metric in OWN_STEPS
         (logged if from_inside else hardware).append(quantity.metric)
     logged.sort(key=_software_rank)
     telling = [first for same in _TELLING if (first := _first_of(same, hardware))]
@@ -105,7 +105,7 @@ def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
 
 
 def _software_rank(name: str) -> tuple[int, bool, bool, str]:
-    by_radt = _STEPS.index(name) + 1 if name in _STEPS else 0
+    by_radt = OWN_STEPS.index(name) + 1 if name in OWN_STEPS else 0
     return by_radt, "loss" not in name.lower(), name.startswith("test"), name
 
 

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote, unquote
 
 MAX_CHARTS = 64
+MAX_TABLE_COLUMNS = 60
 MAX_COLUMNS = 3
 MAX_ROWS = 3
 _MAX_TEXT = 300
@@ -243,6 +244,24 @@ def _count(given: object, low: int, high: int, default: int) -> int:
 
 def _pick(given: object) -> Pick | None:
     return Pick.parse(given) if isinstance(given, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """A column of the table of runs (`radt.frontend.data.run_columns`) and the user's width."""
+
+    key: str
+    width_px: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``str(choice)``."""
+        key, mark, width = text[:_MAX_TEXT].rpartition("~")
+        is_width = mark and width.isdecimal() and width.isascii() and len(width) <= len("9999")
+        return cls(key, int(width)) if is_width else cls(text[:_MAX_TEXT])
+
+    def __str__(self) -> str:
+        return self.key if self.width_px is None else f"{self.key}~{self.width_px}"
 
 
 ID_DIGITS = 12

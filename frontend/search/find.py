@@ -157,6 +157,8 @@ class Matcher:
         if key in TIMES:
             return self._time_test(key, term)
         met = _value_test(term, numbers=key not in WORDS_ONLY)
+        if key == "status":
+            return lambda run: met((run.record.status, STATUS_WORDS[run.record.status]))
         if (text := TEXTS.get(key)) is not None:
             return lambda run: met((text(run),))
         if (values := self._numbers.get(key)) is not None:

@@ -232,5 +232,6 @@ def test_metrics_are_searched_by_what_summarises_them(demo, source):
     assert set(found(source, f"Accuracy.max > {limit!r}")) == over
     last = next(iter(values.values()))
     assert shorts[last.series.run_id] in found(source, f"accuracy = {last.last!r}")
+    assert found(source, "accuracy.max > 0 state = failed") == ["mix b"]
     (problem,) = find(source, "acuracy.max>0").problems
     assert "did you mean accuracy.max?" in problem.cause

@@ -1,0 +1,415 @@
+"""The table of runs: which runs, in which order and groups, with which columns.
+
+Everything is in arrays over all runs of the store, so that ten thousand runs are searched, sorted
+and grouped within the time of a click; cells are made for the rows in sight only.
+
+Options of the view: ``runs.status`` the states to list, ``runs.sort`` the columns to sort by (keys,
+percent-encoded, ``-`` for descending), ``runs.group`` the column to group by, ``runs.open`` whether
+groups are open at first. The experiment and the workload of the view narrow the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from radt.analysis.estimates import mean_interval
+from radt.analysis.series_quantities import Direction
+from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
+from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.metric_columns import metric_columns, metric_names
+from radt.frontend.data.metrics import OWN_STEPS
+from radt.frontend.data.run_columns import (
+    FIELDS,
+    PARAM,
+    WHOLE_COMMANDS,
+    Column,
+    Columns,
+    better_of,
+    note,
+)
+from radt.frontend.data.run_facts import time_per_epoch_s
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ID_DIGITS, ColumnChoice
+from radt.frontend.search.find import Found, find, recent
+from radt.frontend.view import View
+from radt.model import RunStatus
+from radt.store.metric_columns import Statistic
+from radt.store.records import Int64Array
+
+#: The limits on columns that the dashboard chooses.
+_METRIC_COLUMNS, _PARAM_COLUMNS = 4, 8
+#: How many metrics are looked at for these columns.
+_CANDIDATES = 12
+NO_GROUPS, BY_WORKLOAD = "none", "workload"
+#: The column that always comes first; among the user's columns it only has a width.
+NAME = "name"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs with the same value, in the order of the table; ``workload`` if they are one's."""
+
+    id: str
+    label: str
+    places: Int64Array
+    is_open: bool
+    workload: WorkloadEntry | None = None
+
+
+@dataclass(frozen=True)
+class AllRuns:
+    """All runs of the store, of the newest workload first, and their columns."""
+
+    columns: Columns
+    workload_ids: tuple[str, ...]
+    workloads: Mapping[str, WorkloadEntry]
+
+    @property
+    def runs(self) -> Sequence[RunEntry]:
+        return self.columns.runs
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of each run, by id."""
+        return {run_id: place for place, run_id in enumerate(self.columns.run_ids)}
+
+    @cached_property
+    def experiments(self) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
+        return np.array([run.record.experiment for run in self.runs])
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The table of a view.
+
+    Attributes:
+        all_runs: All runs of the store.
+        found: The result of the search.
+        key: Changes with everything but the store's content.
+        order: Places of the found runs, in the order of the table without groups.
+        lines: What the table has from top to bottom: groups, and places of runs.
+        columns: The shown columns.
+        widths_px: The widths that the user gave columns, by key.
+        grouped_by: The key of the column of the groups.
+        workload: The only workload that is listed, if the view has one.
+        is_partial: Columns that take time are left out.
+    """
+
+    all_runs: AllRuns
+    found: Found
+    key: str
+    order: Int64Array
+    lines: Sequence[Group | int]
+    columns: Sequence[Column]
+    widths_px: Mapping[str, int]
+    grouped_by: str
+    workload: WorkloadEntry | None = None
+    is_partial: bool = False
+
+    @cached_property
+    def best(self) -> Mapping[str, float]:
+        """The best value of each column that has one, by key."""
+        best = {column.key: column.best(self.order) for column in self.columns}
+        return {key: value for key, value in best.items() if math.isfinite(value)}
+
+    def group(self, id_: str) -> Group | None:
+        """Return a group by its id."""
+        return next((one for one in self.lines if isinstance(one, Group) and one.id == id_), None)
+
+
+def read_all(source: Source) -> AllRuns:
+    """Return all runs of the store.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def read(_: object) -> AllRuns:
+        catalogs = [read_catalog(source, one.name) for one in read_experiments(source)]
+        workloads = [workload for catalog in catalogs for workload in catalog.workloads]
+        workloads.sort(key=lambda workload: workload.record.created_ns, reverse=True)
+        runs = [run for workload in workloads for run in workload.runs]
+        return AllRuns(
+            Columns(source, runs),
+            tuple(run.record.workload_id for run in runs),
+            {workload.record.workload_id: workload for workload in workloads},
+        )
+
+    return source.remember("all runs", read)
+
+
+def read_table(
+    source: Source, view: View, toggled: Collection[str] = (), *, patient: bool = True
+) -> RunTable:
+    """Read the table for a view.
+
+    Args:
+        source: The store.
+        view: The view.
+        toggled: Ids of groups that are not as open as the others.
+        patient: Read all columns, whatever time that takes.
+
+    Raises:
+        NothingRecordedError: The store has no run.
+        StoreError: The store cannot be read.
+    """
+    statuses = statuses_of(view)
+    found = find(source, view.search, statuses)
+    if not (found.experiments or found.total_count or view.search.strip() or statuses):
+        raise NothingRecordedError(source.address)
+    all_runs = read_all(source)
+    workload = _workload_of(all_runs, view)
+    scope = _scope(all_runs, view, workload)
+    choices = columns_of(source, view, all_runs, scope, patient=patient)
+    keys = [choice.key for choice in choices]
+    sort = parse_sort(view.options.get("runs.sort", ""))
+    grouped_by = view.options.get("runs.group", BY_WORKLOAD)
+    is_open = view.options.get("runs.open", "" if grouped_by == BY_WORKLOAD else "no") != "no"
+    all_runs.columns.prepare([*keys, *(key for key, _ in sort), grouped_by])
+    columns = [column for key in keys if (column := all_runs.columns.get(key)) is not None]
+    key = repr((view.search, sorted(statuses), view.experiment, view.workload, sort, grouped_by))
+
+    def arranged() -> tuple[Found, Int64Array, list[Group | int]]:
+        order = _sorted(all_runs, _found_in(all_runs, found, scope), sort)
+        return found, order, _lines(all_runs, order, grouped_by, sort, is_open, frozenset(toggled))
+
+    # The results stay in memory with the entry, so that no others get their identity.
+    place = ("table", key, id(found), is_open, frozenset(toggled))
+    _, order, lines = recent(source).get(place, arranged)
+    widths_px = {one.key: one.width_px for one in choices if one.width_px is not None}
+    return RunTable(
+        *(all_runs, found, key, order, lines, columns, widths_px, grouped_by, workload),
+        is_partial=not patient,
+    )
+
+
+def statuses_of(view: View) -> frozenset[RunStatus]:
+    """Return the states to list; none stands for all."""
+    names = view.options.get("runs.status", "").split(",")
+    return frozenset(RunStatus(name) for name in names if name in list(RunStatus))
+
+
+def is_narrowed(view: View) -> bool:
+    """Return whether the table lists some runs only."""
+    return bool(view.search.strip() or view.experiment or view.workload or statuses_of(view))
+
+
+def parse_sort(text: str) -> list[tuple[str, bool]]:
+    """Return the columns to sort by, the first one first, and whether each is descending."""
+    parts = [part for part in text.split(",") if part.strip("-")]
+    return [(unquote(part.removeprefix("-")), part.startswith("-")) for part in parts]
+
+
+def format_sort(sort: Sequence[tuple[str, bool]]) -> str:
+    """Return the text that `parse_sort` reads."""
+    return ",".join("-" * descending + quote(key, safe="") for key, descending in sort)
+
+
+# -- which runs ----------------------------------------------------------------------------------
+
+
+def _workload_of(all_runs: AllRuns, view: View) -> WorkloadEntry | None:
+    if not view.workload:
+        return None
+    beginning = view.workload[:ID_DIGITS]
+    return next((w for id_, w in all_runs.workloads.items() if id_.startswith(beginning)), None)
+
+
+def _scope(all_runs: AllRuns, view: View, workload: WorkloadEntry | None) -> Int64Array:
+    """Return the places of the experiment's or the workload's runs."""
+    if workload is not None:
+        return np.array([all_runs.places[run.run_id] for run in workload.runs], dtype=np.int64)
+    if view.experiment:
+        return np.flatnonzero(all_runs.experiments == view.experiment)
+    return np.arange(len(all_runs.runs), dtype=np.int64)
+
+
+def _found_in(all_runs: AllRuns, found: Found, scope: Int64Array) -> Int64Array:
+    """Return the places of the found runs within a scope, in order."""
+    if found.run_count == found.total_count:
+        return scope
+    places = all_runs.places
+    matching = np.zeros(len(all_runs.runs), dtype=bool)
+    for experiment in found.experiments:
+        for workload in experiment.workloads or ():
+            for run in workload.runs:
+                matching[places[run.run_id]] = True
+    return scope[matching[scope]]
+
+
+# -- order and groups ----------------------------------------------------------------------------
+
+
+def _sorted(all_runs: AllRuns, places: Int64Array, sort: Sequence[tuple[str, bool]]) -> Int64Array:
+    """Return the places in order; runs without a value come last in both directions."""
+    keys = []
+    for key, descending in reversed(sort):
+        if (column := all_runs.columns.get(key)) is not None:
+            ranks = column.ranks[places]
+            keys.append(-ranks if descending else ranks)
+    return places[np.lexsort(keys)] if keys else places
+
+
+def _lines(
+    all_runs: AllRuns,
+    order: Int64Array,
+    grouped_by: str,
+    sort: Sequence[tuple[str, bool]],
+    is_open: bool,
+    toggled: Collection[str],
+) -> list[Group | int]:
+    if grouped_by == NO_GROUPS:
+        return list(order.tolist())
+    by_workload = grouped_by == BY_WORKLOAD
+    values: Sequence[str]
+    if by_workload:
+        values = all_runs.workload_ids
+    elif (column := all_runs.columns.get(grouped_by)) is None:
+        return list(order.tolist())
+    else:
+        values = [_text(column.cell(place)) for place in range(len(all_runs.runs))]
+    members: dict[str, list[int]] = {}
+    for place in order.tolist():
+        members.setdefault(values[place], []).append(place)
+    groups = []
+    for value, places in members.items():
+        id_ = f"w{value[:ID_DIGITS]}" if by_workload else f"g{value}"
+        workload = all_runs.workloads[value] if by_workload else None
+        label = workload.runs[0].workload_name if workload else value
+        own = is_open is not (id_ in toggled)
+        groups.append(Group(id_, label, np.array(places, dtype=np.int64), own, workload))
+    if not by_workload:
+        groups = _sorted_groups(all_runs, groups, sort or [(grouped_by, False)])
+    lines: list[Group | int] = []
+    for group in groups:
+        if group.workload is not None and len(group.workload.runs) == 1:
+            lines.extend(group.places.tolist())  # a script by itself
+            continue
+        lines.append(group)
+        if group.is_open:
+            lines.extend(group.places.tolist())
+    return lines
+
+
+def _text(cell: object) -> str:
+    return str(cell[1]) if isinstance(cell, list) else str(cell or "")
+
+
+def _sorted_groups(
+    all_runs: AllRuns, groups: Sequence[Group], sort: Sequence[tuple[str, bool]]
+) -> list[Group]:
+    """Sort groups by the means of numbers; a workload has the place of its first run instead."""
+    keys = []
+    for key, descending in reversed(sort):
+        if (column := all_runs.columns.get(key)) is not None:
+            means = np.array([_mean(column, group) for group in groups])
+            keys.append(-means if descending else means)
+    return [groups[place] for place in np.lexsort(keys)] if keys else list(groups)
+
+
+def _mean(column: Column, group: Group) -> float:
+    ranks = column.ranks[group.places]
+    ranks = ranks[np.isfinite(ranks)]
+    if not len(ranks):
+        return math.nan
+    return float(ranks.mean() if column.is_number else ranks[0])
+
+
+def group_cell(column: Column, group: Group) -> str:
+    """Return a group's cell: the mean of numbers with its 95 % interval, or the common text."""
+    if column.write is not None:
+        values = column.ranks[group.places]
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return ""
+        mean = column.write(float(values.mean()))
+        interval = mean_interval(values.tolist())
+        if interval is None or interval.high == interval.low:
+            return mean
+        return f"{mean} ± {column.write((interval.high - interval.low) / 2)}"
+    first = column.cell(int(group.places[0]))
+    ranks = column.ranks[group.places]
+    is_common = bool((ranks == ranks[0]).all())
+    return _text(first) if is_common and not isinstance(first, int) else ""
+
+
+# -- which columns -------------------------------------------------------------------------------
+
+
+def columns_of(
+    source: Source, view: View, all_runs: AllRuns, scope: Int64Array, *, patient: bool
+) -> Sequence[ColumnChoice]:
+    """Return the user's columns, or the dashboard's choice, without slow ones if not ``patient``.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    choices = view.columns
+    if choices is None:
+        key = ("columns", view.experiment, view.workload, patient)
+        keys = recent(source).get(key, lambda: _automatic(source, all_runs, scope, patient=patient))
+        return [ColumnChoice(key) for key in keys]
+    if patient:
+        return choices
+    return [choice for choice in choices if choice.key in _FAST or choice.key == NAME]
+
+
+#: Columns whose values come with the runs.
+_FAST = frozenset(FIELDS) - {"time_per_epoch", "vs_solo", "energy"}
+
+
+def _automatic(
+    source: Source, all_runs: AllRuns, scope: Int64Array, *, patient: bool
+) -> Sequence[str]:
+    """Return state and duration, logged metrics, what differs between the runs, and the age."""
+    runs = [all_runs.runs[place] for place in scope.tolist()]
+    keys = ["status", "duration"]
+    if patient:
+        keys += _metrics(source, [run.run_id for run in runs])
+        times_s = time_per_epoch_s(source)
+        keys += ["time_per_epoch"] if any(run.run_id in times_s for run in runs) else []
+        keys += _differing(all_runs, runs)
+    records = [run.record for run in runs]
+    keys += ["device"] if len({(r.devices, r.collocation) for r in records}) > 1 else []
+    keys += ["host"] if len({record.host for record in records}) > 1 else []
+    keys += ["experiment"] if len({record.experiment for record in records}) > 1 else []
+    keys += ["note"] if any(map(note, runs)) else []
+    return [*keys, "age"]
+
+
+def _metrics(source: Source, run_ids: Sequence[str]) -> list[str]:
+    """Return columns of metrics that scripts of these runs logged, a loss first."""
+    names = [one for one in metric_names(source) if one.is_logged and one.metric not in OWN_STEPS]
+    names.sort(key=lambda one: ("loss" not in one.metric.lower(), -one.run_count, one.metric))
+    columns = metric_columns(source, [one.metric for one in names[:_CANDIDATES]])
+    wanted = set(run_ids)
+    return [
+        f"{column.metric}.{_BEST.get(better_of(column.metric, Statistic.LAST), Statistic.LAST)}"
+        for column in columns.values()
+        if not wanted.isdisjoint(column.run_ids)
+    ][:_METRIC_COLUMNS]
+
+
+_BEST: Mapping[Direction | None, Statistic] = {
+    Direction.LOWER: Statistic.MIN,
+    Direction.HIGHER: Statistic.MAX,
+}
+
+
+def _differing(all_runs: AllRuns, runs: Sequence[RunEntry]) -> list[str]:
+    """Return columns of parameters that are not the same in all runs, in alphabetical order."""
+    values: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    for run in runs:
+        for key, value in all_runs.columns.params.get(run.run_id, {}).items():
+            values.setdefault(key, set()).add(value)
+            counts[key] = counts.get(key, 0) + 1
+    differing = (key for key, seen in values.items() if len(seen) > 1 or counts[key] < len(runs))
+    names = sorted(key for key in differing if key not in WHOLE_COMMANDS)
+    return [f"{PARAM}{key}" for key in names[:_PARAM_COLUMNS]]
