@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,83 @@ def many(path: Path, size: Size) -> Path:
         for place in range(size.runs // 4):
             _workload(writer, place, "abcd", 100.0)
     return path
+
+
+def searched(path: Path, size: Size) -> Path:
+    """Create ``size.runs`` runs of a search for hyperparameters, each its own workload.
+
+    Each has params, five epochs, logged accuracy and throughput, and hardware series.
+    """
+    rng = np.random.default_rng(13)
+    with StoreWriter(_made(path)) as writer:
+        for first in range(0, size.runs, 100):
+            with writer.transaction():
+                for place in range(first, min(first + 100, size.runs)):
+                    _trial(writer, place, rng)
+    return path
+
+
+def _trial(writer: StoreWriter, place: int, rng: np.random.Generator) -> None:
+    """Write a run whose accuracy follows from its learning rate and its width."""
+    span_s = float(rng.uniform(60, 120))
+    ((run_id, origin_ns),) = _workload(writer, place, "a", span_s)
+    lr, width = float(10 ** rng.uniform(-4, -1)), int(rng.choice([32, 64, 128, 256]))
+    writer.put_params(
+        run_id,
+        {
+            "lr": f"{lr:.6g}",
+            "width": str(width),
+            "optimizer": str(rng.choice(["adam", "sgd", "adamw"])),
+            "dropout": f"{rng.uniform(0, 0.5):.3f}",
+            "seed": str(place),
+        },
+    )
+    best = 0.95 - 0.08 * (np.log10(lr) + 2.5) ** 2 + 0.01 * np.log2(width / 32)
+    epochs = np.arange(1, 6)
+    accuracy = best * (1 - 0.6 * np.exp(-epochs)) + 0.004 * rng.normal(size=5)
+    seconds = np.arange(1, 61) * span_s / 60
+    power = 90 + 0.5 * width + 8 * rng.normal(size=60).round(2)
+    readings: list[tuple[str, str, str, Scope, SeriesKind, Any, Any]] = [
+        (SOFTWARE, "accuracy", "1", Scope.RUN, SeriesKind.GAUGE, epochs * span_s / 5, accuracy),
+        (
+            *(SOFTWARE, "samples_per_s", "1/s", Scope.RUN, SeriesKind.GAUGE),
+            *(epochs * span_s / 5, 40_000 / width + 20 * rng.normal(size=5)),
+        ),
+        (
+            *("top", METRIC, "cores", Scope.PROCESS, SeriesKind.GAUGE),
+            *(seconds, 0.9 + 0.05 * rng.normal(size=60).round(3)),
+        ),
+        (
+            *("top", "process.memory.rss", "By", Scope.PROCESS, SeriesKind.GAUGE),
+            *(seconds, (4e8 + 2e6 * width + rng.integers(0, 10_000_000, 60)).round()),
+        ),
+        ("smi", "gpu.power", "W", Scope.GPU, SeriesKind.GAUGE, seconds, power),
+        (
+            *("smi", "gpu.energy", "J", Scope.GPU, SeriesKind.COUNTER),
+            *(seconds, np.cumsum(power * span_s / 60).round(1)),
+        ),
+    ]
+    writer.add_series(
+        [
+            SeriesRecord(run_id, number, listener, metric, unit, scope, kind)
+            for number, (listener, metric, unit, scope, kind, *_) in enumerate(readings)
+        ]
+    )
+    writer.append(
+        run_id,
+        [
+            SeriesBatch(
+                number,
+                Samples(
+                    origin_ns + (np.asarray(at_s) * SECOND_NS).astype(np.int64),
+                    np.asarray(values, dtype=np.float64),
+                    epochs if listener == SOFTWARE else None,
+                ),
+            )
+            for number, (listener, *_, at_s, values) in enumerate(readings)
+        ],
+    )
+    writer.seal(run_id)
 
 
 def live(path: Path, size: Size) -> Path:

@@ -132,7 +132,7 @@ def _install(server: Flask, source: Source) -> None:
         server.add_url_rule(
             path,
             f"radt{path}",
-            _handler(source, answer),
+            handler(source, answer),
             methods=["POST"],
             provide_automatic_options=False,
         )
@@ -212,10 +212,11 @@ def problem(error: RadtError) -> Answer:
     }
 
 
-def _handler(
+def handler(
     source: Source, answer: Callable[[Source, Answer], Answer | None]
 ) -> Callable[[], Response]:
-    bad_request = problem(UsageError("expected a request of the Compare page", "Reload the page"))
+    """Return the view function of a route that answers JSON with JSON; None says "unchanged"."""
+    bad_request = problem(UsageError("expected a request of a page", "Reload the page"))
 
     def handle() -> Response:
         # Pages of other origins can send forms, but not JSON.

@@ -34,6 +34,7 @@ def findings(page: Page, *rules: str) -> list[str]:
 #: What each page shows when it has the runs of a store; pages ask again and again, so that the
 #: network is never idle.
 CONTENT = {
+    "/explore": "#explore-importance :is(table, p:not(.explore-wait))",
     "/": ".select-pane-runs .select-row .select-swatch",
     "/compare": ".card .main-svg",
     "/workload": ".workload .main-svg",

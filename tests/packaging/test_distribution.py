@@ -146,7 +146,7 @@ _NOT_IN_BASE = (
         "graphene",
     ),
     *("gunicorn", "huey", "kaleido", "matplotlib", "mlflow.server.auth", "skops"),
-    *("sklearn", "tensorboard", "torch", "wandb"),
+    *("tensorboard", "torch", "wandb"),
 )
 _IMPORTED_WITH_THEIR_PACKAGES = ("radt.importers.tensorboard", "radt.importers.wandb")
 _PACKAGES_FOR_OTHERS = ("radt.integrations.", "radt.loaders.", "radt.training.")

@@ -1,0 +1,291 @@
+"""Explore: which params give the best runs? Scatter, parallel coordinates, importance of params.
+
+The server sends columns of all runs that match the search, one value a run; the browser draws them
+(static/explore.js, canvas.js), so that choosing, brushing and hovering wait for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from radt.errors import UsageError
+from radt.frontend.data.catalog import read_experiments
+from radt.frontend.data.explore import Explored, Shown, explored
+from radt.frontend.data.importance import Importance, importance_of
+from radt.frontend.data.machine import Probe, Reading
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import MAX_PICKS, Pick
+from radt.frontend.pages.compare import Answer, handler
+from radt.frontend.pages.page import Page, attributes, in_browser, subject_list
+from radt.frontend.search.find import Recent
+from radt.frontend.theme import HUE_COUNT, Scheme, colour
+from radt.frontend.view import View
+
+DATA_PATH = "/explore/data"
+IMPORTANCE_PATH = "/explore/importance"
+#: Params that are shown for the run under the pointer.
+_MAX_PARAMS = 24
+_BEST = [
+    {"value": "high", "label": "higher is better"},
+    {"value": "low", "label": "lower is better"},
+    {"value": "none", "label": "neither is better"},
+]
+
+
+def layout(source: Source, view: View) -> Component:
+    """Return the page for a view.
+
+    Raises:
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
+    here = explored(source, view)
+    return html.Section(
+        [
+            html.Div(
+                [
+                    html.H1("Explore", className="unseen"),
+                    html.P(id="explore-facts", role="status"),
+                    html.Span(id="explore-brushed", className="explore-brushed"),
+                    html.Span(className="push"),
+                    subject_list(
+                        "explore-experiment",
+                        [experiment.name for experiment in read_experiments(source)],
+                        here.experiment,
+                        label="Experiment",
+                        nothing="No matching experiment",
+                    ),
+                ],
+                className="explore-head",
+            ),
+            _panel(
+                "scatter",
+                "Scatter",
+                [
+                    _columns("y", "y axis"),
+                    _best("y"),
+                    _columns("x", "x axis"),
+                    _best("x"),
+                    _columns("colour", "colour", clearable=True),
+                ],
+                html.Div(
+                    [html.Div(id="explore-scatter"), html.Aside(id="explore-front")],
+                    className="explore-two",
+                ),
+            ),
+            _panel(
+                "parallel",
+                "Parallel coordinates",
+                [
+                    dmc.MultiSelect(
+                        id="explore-axes",
+                        data=[],
+                        value=[],
+                        searchable=True,
+                        size="xs",
+                        hidePickedOptions=True,
+                        className="explore-axes",
+                        **attributes(aria_label="Axes"),
+                    )
+                ],
+                html.Div(id="explore-parallel"),
+            ),
+            _panel(
+                "importance",
+                "Importance of params",
+                [_columns("target", "for")],
+                html.Div(id="explore-importance", **attributes(aria_live="polite")),
+            ),
+            html.Div(id="explore-tip", className="explore-tip", hidden=True),
+            dcc.Store(
+                id="explore-constants",
+                data={
+                    "hues": {
+                        str(scheme): [colour(place, scheme) for place in range(HUE_COUNT)]
+                        for scheme in Scheme
+                    },
+                    "mostPicks": MAX_PICKS,
+                },
+            ),
+            dcc.Store(id="explore-done"),
+        ],
+        id="explore",
+        className="explore",
+    )
+
+
+def _panel(name: str, title: str, controls: list[Component], body: Component) -> Component:
+    return html.Section(
+        [html.Header([html.H2(title), *controls]), body],
+        className="explore-panel",
+        id=f"explore-panel-{name}",
+        **attributes(aria_label=title),
+    )
+
+
+def _columns(name: str, label: str, *, clearable: bool = False) -> Component:
+    chosen: Component = dmc.Select(
+        id=f"explore-{name}",
+        data=[],
+        searchable=True,
+        clearable=clearable,
+        allowDeselect=False,
+        size="xs",
+        w=216,
+        maxDropdownHeight=400,
+        limit=200,
+        nothingFoundMessage="No such column",
+        comboboxProps={"shadow": "sm", "width": 320, "position": "bottom-start"},
+        **attributes(aria_label=label),
+    )
+    return html.Div([html.Span(label), chosen], className="explore-choice")
+
+
+def _best(axis: str) -> Component:
+    chosen: Component = dmc.Select(
+        id=f"explore-{axis}best",
+        data=_BEST,
+        allowDeselect=False,
+        size="xs",
+        w=144,
+        **attributes(aria_label=f"Which end of the {axis} axis is better"),
+    )
+    return chosen
+
+
+#: Controls whose value is an option of the view, by the names of both.
+_CHOSEN = ("x", "y", "colour", "axes", "target", "xbest", "ybest")
+
+
+def register(app: Dash, source: Source) -> None:
+    """Register the routes and callbacks of the page."""
+    for path, answer in ((DATA_PATH, data_answer), (IMPORTANCE_PATH, importance_answer)):
+        app.server.add_url_rule(
+            path,
+            f"radt{path}",
+            handler(source, answer),
+            methods=["POST"],
+            provide_automatic_options=False,
+        )
+    in_browser(
+        app,
+        "exploreFollow",
+        Output("explore-done", "data"),
+        Input("view", "data"),
+        Input("revision", "data"),
+        Input("paper", "data"),
+        State("explore-constants", "data"),
+    )
+    for name in ("experiment", *_CHOSEN):
+        in_browser(
+            app,
+            "exploreChoose",
+            Output("explore-done", "data", allow_duplicate=True),
+            Input(f"explore-{name}", "value"),
+            prevent_initial_call=True,
+        )
+
+
+def data_answer(source: Source, asked: Answer) -> Answer:
+    """Return what the page shows, without runs and columns that the browser has.
+
+    Raises:
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
+    view, here = _asked(source, asked)
+    stamp = [source.revision(), here.experiment, view.search]
+    has = asked.get("have") if asked.get("stamp") == stamp else None
+    have = set(has) if isinstance(has, list) else set()
+    shown = Shown.of(view.options, here.choices)
+    params = [f"param:{name}" for name in list(here.params)[:_MAX_PARAMS]]
+    needed = dict.fromkeys([shown.x, shown.y, shown.colour, shown.target, *shown.axes, *params])
+    answer: dict[str, Any] = {
+        "stamp": stamp,
+        "shown": {
+            "x": shown.x,
+            "y": shown.y,
+            "colour": shown.colour,
+            "axes": shown.axes,
+            "target": shown.target,
+            "xbest": shown.x_best,
+            "ybest": shown.y_best,
+        },
+        "columns": {
+            key: {"title": here.choices[key].title, **here.column(key).to_json()}
+            for key in needed
+            if key and key not in have
+        },
+    }
+    if not have:
+        answer |= {
+            "experiment": here.experiment,
+            "pick": str(Pick.run(here.experiment, "")),
+            "ids": here.run_ids,
+            "names": [run.title for run in here.runs],
+            "statuses": [run.record.status for run in here.runs],
+            "choices": _grouped(here),
+        }
+    return answer
+
+
+def _grouped(here: Explored) -> list[dict[str, Any]]:
+    """Return the columns as the lists of choices show them."""
+    groups: dict[str, list[dict[str, str]]] = {}
+    for choice in here.choices.values():
+        item = {"value": choice.key, "label": choice.title}
+        groups.setdefault(choice.group, []).append(item)
+    return [{"group": group, "items": items} for group, items in groups.items()]
+
+
+def importance_answer(source: Source, asked: Answer) -> Answer:
+    """Return the importance of params, or that it is being computed.
+
+    Raises:
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+        UsageError: It cannot be computed from these runs.
+    """
+    view, here = _asked(source, asked)
+    target = Shown.of(view.options, here.choices).target
+    # By what the browser shows: while runs are running, each second has another revision.
+    key = json.dumps([asked.get("stamp"), target])
+    params = {name: column for name, column in here.params.items() if target != f"param:{name}"}
+    column = here.column(target)
+    probe = _computed.setdefault(source, Recent(_COMPUTED)).get(
+        key, lambda: Probe("importance", lambda: importance_of(params, column), math.inf)
+    )
+    reading: Reading[Importance] = probe.look()
+    if reading.error is not None:
+        raise UsageError(reading.error.message, reading.error.remedy)
+    found = reading.value
+    if found is None:
+        return {"target": target, "computing": True}
+    return {
+        "target": target,
+        "runs": found.run_count,
+        "left_out": found.left_out,
+        "r2": found.r2,
+        "params": [[each.param, each.mean, each.deviation] for each in found.params],
+    }
+
+
+#: Importances that were computed, or are being computed, by source.
+_computed: WeakKeyDictionary[Source, Recent] = WeakKeyDictionary()
+_COMPUTED = 16
+
+
+def _asked(source: Source, asked: Answer) -> tuple[View, Explored]:
+    content = asked.get("view")
+    view = View.from_json(content) if isinstance(content, dict) else View()
+    return view, explored(source, view)
+
+
+PAGE = Page("/explore", "Explore", layout, register)

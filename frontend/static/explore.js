@@ -1,0 +1,490 @@
+/* The Explore page: its state, its requests, brushes, and the run under the pointer.
+   canvas.js draws. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h, change, setPart, setText, refill, open } = radt;
+  const { plot } = radt;
+
+  const RETRY_MS = 2000;
+  const POLL_MS = 500;
+  const OPTIONS = ["x", "y", "colour", "axes", "target", "xbest", "ybest"];
+  const BRUSH = "explore.brush";
+  const DRAG_PX = 4;
+
+  let root = null;
+  let constants = null;
+  let scheme = "light";
+  let wanted = null;
+  let asking = null;
+  let data = null;
+  let columns = {};
+  let places = {};
+  let importanceOf = null;
+
+  const byId = (name) => document.getElementById(`explore-${name}`);
+  const isHere = () => Boolean(root && root.isConnected);
+  const options = () => radt.view.options || {};
+
+  /* ---- requests ------------------------------------------------------------------------------ */
+
+  async function ask(path, body, signal) {
+    const response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify(body),
+      credentials: "same-origin",
+      signal,
+    });
+    if (!(response.headers.get("Content-Type") || "").startsWith("application/json"))
+      throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
+  /* What determines the data: not brushes and picks. */
+  function viewOfData() {
+    const { experiment, search } = radt.view;
+    const chosen = Object.entries(options())
+      .filter(([name]) => name.startsWith("explore.") && name !== BRUSH);
+    return { experiment, search, options: Object.fromEntries(chosen) };
+  }
+
+  async function askData() {
+    if (asking) asking.abort();
+    const mine = (asking = new AbortController());
+    const have = data ? Object.keys(columns) : [];
+    const body = { view: viewOfData(), stamp: data && data.stamp, have };
+    let found;
+    try {
+      found = await ask("/explore/data", body, mine.signal);
+    } catch (error) {
+      if (error.name !== "AbortError")
+        setTimeout(() => mine === asking && isHere() && askData(), RETRY_MS);
+      return;
+    }
+    if (mine !== asking || !isHere()) return;
+    if (found.problem) setText(byId("facts"), found.problem.cause);
+    else learn(found);
+  }
+
+  function learn(found) {
+    if (found.ids) {
+      columns = {};
+      data = found;
+    } else Object.assign(data, { shown: found.shown });
+    for (const [key, column] of Object.entries(found.columns)) columns[key] = { key, ...column };
+    if (found.choices) fillChoices();
+    for (const name of OPTIONS) setProps(name, { value: data.shown[name] });
+    setProps("experiment", { value: data.experiment });
+    draw();
+    askImportance();
+  }
+
+  const setProps = (name, props) => window.dash_clientside.set_props(`explore-${name}`, props);
+
+  function fillChoices() {
+    const { choices } = data;
+    for (const name of ["x", "y", "colour", "axes"]) setProps(name, { data: choices });
+    /* A forest explains numbers, and params are what explains. */
+    setProps("target", { data: choices.filter((one) => one.group !== "Params") });
+  }
+
+  /* ---- brushes: a range of values by column, in the view ------------------------------------- */
+
+  function brushes() {
+    const found = {};
+    for (const part of (options()[BRUSH] || "").split(";")) {
+      const [key, range] = part.split("=");
+      const ends = (range || "").split("..").map(Number);
+      if (ends.length === 2 && ends.every(Number.isFinite)) found[decodeURIComponent(key)] = ends;
+    }
+    return found;
+  }
+
+  /* Set ranges, null for none; the runs within all of them become the selection. */
+  function brush(ranges) {
+    const next = { ...brushes(), ...ranges };
+    for (const [key, range] of Object.entries(next)) if (!range) delete next[key];
+    const text = Object.entries(next)
+      .map(([key, [low, high]]) =>
+        `${encodeURIComponent(key)}=${Number(low.toPrecision(6))}..${Number(high.toPrecision(6))}`)
+      .join(";");
+    change((view) => {
+      setPart(view, "options", { [BRUSH]: text });
+      const met = metBy(next);
+      if (!text || met.length > constants.mostPicks) delete view.picks;
+      else view.picks = met.map((run) => data.pick + data.ids[run].slice(0, 12));
+    });
+  }
+
+  function metBy(ranges) {
+    const tests = Object.entries(ranges).filter(([key]) => columns[key])
+      .map(([key, [low, high]]) => [columns[key].values, low, high]);
+    return data.ids.map((_, run) => run).filter((run) =>
+      tests.every(([values, low, high]) =>
+        values[run] !== null && values[run] >= low && values[run] <= high));
+  }
+
+  /* ---- drawing ------------------------------------------------------------------------------- */
+
+  function look() {
+    const style = getComputedStyle(document.documentElement);
+    const of = (name) => style.getPropertyValue(`--radt-${name}`).trim();
+    return {
+      scheme, hues: constants.hues[scheme], accent: of("accent"), dim: of("dim"), text: of("text"),
+      grid: of("hover"), axis: of("line"), paper: of("paper"),
+    };
+  }
+
+  function draw() {
+    if (!data || !isHere()) return;
+    const { shown } = data;
+    if (![shown.x, shown.y, ...shown.axes].every((key) => columns[key])) return;
+    const ranges = brushes();
+    const isBrushed = Object.keys(ranges).length > 0;
+    const met = new Set(isBrushed ? metBy(ranges) : data.ids.keys());
+    const isMet = (run) => met.has(run);
+    const colours = plot.colouring(columns[shown.colour], look());
+    drawFacts(ranges, met);
+    drawScatter({ isMet, colours });
+    drawParallel({ isMet, colours, ranges });
+  }
+
+  function drawFacts(ranges, met) {
+    const count = data.ids.length;
+    const search = radt.view.search ? ` that match “${radt.view.search}”` : "";
+    setText(byId("facts"), `${count.toLocaleString("en")} ${count === 1 ? "run" : "runs"}${search}`);
+    const chips = Object.entries(ranges).map(([key, range]) => {
+      const column = columns[key];
+      if (!column) return null;
+      const scale = plot.scaleOf(column, 0);
+      const [low, high] = range;
+      const text = scale.isText
+        ? column.texts.filter((_, place) => place >= low && place <= high).join(", ")
+        : `${scale.text(Math.max(low, scale.low))} – ${scale.text(Math.min(high, scale.high))}`;
+      return h("button", {
+        type: "button", class: "explore-chip", "data-focus": key, title: "Remove this range",
+        onclick: () => brush({ [key]: null }),
+      }, `${column.title} ${text}`, h("span", { "aria-hidden": "true" }, "✕"));
+    }).filter(Boolean);
+    const parts = [...chips];
+    if (chips.length) {
+      const { mostPicks } = constants;
+      const text = `${met.size.toLocaleString("en")} brushed`;
+      parts.push(met.size > mostPicks
+        ? h("span", {}, `${text}, more than the ${mostPicks} that a selection can have`)
+        : h("a", { href: "/compare" + window.location.search, "data-focus": "compare",
+          onclick: (event) => {
+            event.currentTarget.href = "/compare" + window.location.search;
+            radt.follow(event);
+          } }, `Compare ${text} →`));
+    }
+    refill(byId("brushed"), parts);
+  }
+
+  /* A place with a canvas, and one above it for the run under the pointer. */
+  function placeOf(name, height) {
+    const element = byId(name);
+    if (!element.firstChild) {
+      element.append(h("canvas", { role: "img" }), h("canvas", { "aria-hidden": "true" }));
+      new ResizeObserver(draw).observe(element);
+      listen(name, element);
+    }
+    element.style.height = `${height}px`;
+    const size = { width: element.clientWidth, height };
+    const [canvas, above] = element.children;
+    plot.prepared(above, size.width, size.height);
+    return { element, canvas, above, size };
+  }
+
+  const tall = (least, share, most) =>
+    Math.round(Math.min(Math.max(window.innerHeight * share, least), most));
+
+  function drawScatter({ isMet, colours }) {
+    const { shown } = data;
+    const [x, y] = [columns[shown.x], columns[shown.y]];
+    const runs = [...data.ids.keys()]
+      .filter((run) => x.values[run] !== null && y.values[run] !== null);
+    const front = x.texts || y.texts
+      ? [] : plot.front(runs.filter(isMet), x, y, shown.xbest, shown.ybest);
+    const place = placeOf("scatter", tall(320, 0.5, 760));
+    place.canvas.setAttribute("aria-label",
+      `Scatter of ${y.title} over ${x.title}, ${runs.length} runs; the list has the Pareto front`);
+    places.scatter = {
+      ...place,
+      ...plot.scatter(place.canvas, place.size, { x, y, runs, isMet, colours, front }, look()),
+    };
+    drawFront(runs.length, x, y, front, colours);
+  }
+
+  function drawFront(count, x, y, front, colours) {
+    const [sx, sy] = [plot.scaleOf(x, 0), plot.scaleOf(y, 0)];
+    const missing = data.ids.length - count;
+    const row = (run) => h("tr", {
+      "data-run": data.ids[run],
+      onpointerenter: () => point(run), onpointerleave: () => point(null),
+    },
+      h("td", {}, h("a", { href: `/run?id=${data.ids[run]}`, onclick: radt.follow,
+        "data-focus": data.ids[run] }, data.names[run])),
+      h("td", {}, sy.text(y.values[run])), h("td", {}, sx.text(x.values[run])));
+    const legend = columns[data.shown.colour];
+    refill(byId("front"),
+      legend && h("h3", {}, `Colour: ${legend.title}`),
+      colours.ramp && h("div", { class: "explore-ramp" },
+        h("span", {}, colours.ends[0]), bar(colours.ramp), h("span", {}, colours.ends[1])),
+      colours.items.length > 0 && h("ul", { class: "explore-legend" },
+        colours.items.map((item) => h("li", {}, dot(item.colour), item.text))),
+      h("h3", {}, front.length ? `Pareto front: ${front.length} ${front.length === 1 ? "run" : "runs"}`
+        : "No Pareto front"),
+      front.length > 0
+        ? h("div", { class: "explore-scroll", tabindex: "0", role: "region",
+          "aria-label": "Pareto front" },
+          h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "run"), h("th", {}, y.title),
+            h("th", {}, x.title))), h("tbody", {}, front.slice(0, 100).map(row))))
+        : h("p", {}, "Choose which end of both axes is better, and numbers for both."),
+      front.length > 0 && h("p", {}, "No other run is better in both."),
+      missing > 0 && h("p", {},
+        `${missing.toLocaleString("en")} ${missing === 1 ? "run has" : "runs have"} no value of one of these.`));
+  }
+
+  function dot(colour) {
+    const element = h("span", { class: "explore-dot" });
+    element.style.background = colour;
+    return element;
+  }
+
+  function bar(ramp) {
+    const element = h("span", { class: "explore-bar" });
+    element.style.background = `linear-gradient(to right, ${ramp.join(", ")})`;
+    return element;
+  }
+
+  function drawParallel({ isMet, colours, ranges }) {
+    const place = placeOf("parallel", tall(280, 0.4, 560));
+    const axes = data.shown.axes.map((key) => columns[key]);
+    place.canvas.setAttribute("aria-label",
+      `Parallel coordinates of ${data.ids.length} runs: ${axes.map((one) => one.title).join(", ")}`);
+    const runs = [...data.ids.keys()];
+    places.parallel = {
+      ...place, axes,
+      ...plot.parallel(place.canvas, place.size,
+        { axes, runs, isMet, colours, brushes: ranges }, look()),
+    };
+  }
+
+  /* ---- the pointer --------------------------------------------------------------------------- */
+
+  let pointed = null;
+
+  /* Mark a run in both charts. */
+  function point(run) {
+    pointed = run;
+    const ink = look().text;
+    for (const name of ["scatter", "parallel"]) {
+      const place = places[name];
+      if (!place) continue;
+      const context = plot.prepared(place.above, place.size.width, place.size.height);
+      if (run === null) continue;
+      context.strokeStyle = ink;
+      context.lineWidth = 2;
+      context.beginPath();
+      if (name === "parallel")
+        place.path(run).forEach(([x, y], n) => (n ? context.lineTo(x, y) : context.moveTo(x, y)));
+      else {
+        const { x, y } = data.shown;
+        if (columns[x].values[run] === null || columns[y].values[run] === null) continue;
+        context.arc(...place.at(run), 6, 0, 7);
+      }
+      context.stroke();
+    }
+  }
+
+  function tell(run, event) {
+    const tip = byId("tip");
+    tip.hidden = run === null;
+    if (run === null) return;
+    const { shown } = data;
+    const keys = [...new Set([shown.y, shown.x, shown.colour].filter(Boolean))];
+    const rest = Object.keys(columns).filter((key) => key.startsWith("param:") && !keys.includes(key));
+    const lines = (some) => some.filter((key) => columns[key]).map((key) => h("div", {},
+      h("dt", {}, columns[key].title),
+      h("dd", {}, plot.scaleOf(columns[key], 0).text(columns[key].values[run]))));
+    refill(tip, h("strong", {}, data.names[run]),
+      h("span", {}, data.statuses[run].toLowerCase()),
+      h("dl", {}, lines(keys)), rest.length > 0 && h("dl", {}, lines(rest)),
+      h("p", {}, "Click to open the run"));
+    const { offsetWidth: width, offsetHeight: height } = tip;
+    const left = event.clientX + 16 + width > window.innerWidth ? event.clientX - width - 16
+      : event.clientX + 16;
+    tip.style.left = `${Math.max(8, left)}px`;
+    tip.style.top = `${Math.max(56, Math.min(event.clientY - height / 2, window.innerHeight - height - 8))}px`;
+  }
+
+  function listen(name, element) {
+    let start = null;
+    const where = (event) => {
+      const box = element.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    const isDrag = (from, to) => Math.hypot(to[0] - from[0], to[1] - from[1]) > DRAG_PX;
+    element.addEventListener("pointerdown", (event) => {
+      if (event.button || !places[name]) return;
+      const at = where(event);
+      const axis = name === "parallel" ? places.parallel.axisAt(at[0]) : 0;
+      start = { at, axis };
+      element.setPointerCapture(event.pointerId);
+    });
+    element.addEventListener("pointermove", (event) => {
+      const place = places[name];
+      if (!place) return;
+      const at = where(event);
+      if (start && isDrag(start.at, at) && start.axis >= 0) {
+        tell(null);
+        showBox(name, place, start, at);
+        return;
+      }
+      const onAxis = name === "parallel" && place.axisAt(at[0]) >= 0;
+      element.style.cursor = onAxis ? "ns-resize" : "crosshair";
+      const run = onAxis ? null : place.nearest(...at);
+      if (run !== pointed) point(run);
+      tell(run, event);
+    });
+    element.addEventListener("pointerleave", () => {
+      if (start) return;
+      point(null);
+      tell(null);
+    });
+    element.addEventListener("pointercancel", () => (start = null));
+    element.addEventListener("pointerup", (event) => {
+      const began = start;
+      start = null;
+      const place = places[name];
+      if (!began || !place) return;
+      const at = where(event);
+      point(null);
+      tell(null);
+      if (isDrag(began.at, at)) {
+        if (began.axis >= 0) brush(rangesOf(name, place, began, at));
+        return;
+      }
+      const run = place.nearest(...at);
+      if (name === "parallel" && began.axis >= 0) brush({ [place.axes[began.axis].key]: null });
+      else if (run !== null) open(`/run?id=${data.ids[run]}`);
+    });
+  }
+
+  const sorted = (a, b) => (a < b ? [a, b] : [b, a]);
+
+  function rangesOf(name, place, start, end) {
+    if (name === "parallel") {
+      const key = place.axes[start.axis].key;
+      return { [key]: sorted(place.back(start.axis, start.at[1]), place.back(start.axis, end[1])) };
+    }
+    const [from, to] = [place.back(...start.at), place.back(...end)];
+    return { [data.shown.x]: sorted(from[0], to[0]), [data.shown.y]: sorted(from[1], to[1]) };
+  }
+
+  function showBox(name, place, start, at) {
+    const context = plot.prepared(place.above, place.size.width, place.size.height);
+    const { accent } = look();
+    const x = name === "parallel" ? [place.left(start.axis) - 8, place.left(start.axis) + 8]
+      : sorted(start.at[0], at[0]);
+    const y = sorted(start.at[1], at[1]);
+    context.fillStyle = accent;
+    context.strokeStyle = accent;
+    context.globalAlpha = 0.2;
+    context.fillRect(x[0], y[0], x[1] - x[0], y[1] - y[0]);
+    context.globalAlpha = 1;
+    context.strokeRect(x[0], y[0], x[1] - x[0], y[1] - y[0]);
+  }
+
+  /* ---- importance ---------------------------------------------------------------------------- */
+
+  async function askImportance() {
+    const view = viewOfData();
+    /* Not with each run that is written: a forest of ten thousand runs takes seconds. */
+    const key = JSON.stringify([data.experiment, view.search, data.shown.target, data.ids.length]);
+    if (key === importanceOf) return;
+    importanceOf = key;
+    const { stamp } = data;
+    refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing …"));
+    while (isHere() && key === importanceOf) {
+      /* None while the dashboard is being restarted. */
+      const found = await ask("/explore/importance", { view, stamp }).catch(() => null);
+      if (!isHere() || key !== importanceOf) return;
+      if (found && !found.computing) {
+        if (found.problem) refill(byId("importance"), h("p", {}, found.problem.cause));
+        else drawImportance(found);
+        return;
+      }
+      await new Promise((done) => setTimeout(done, POLL_MS));
+    }
+  }
+
+  function drawImportance(found) {
+    const most = Math.max(...found.params.map(([, mean]) => mean), 1e-9);
+    const row = ([param, mean, deviation]) => {
+      const share = h("span", { class: "explore-share" });
+      share.style.width = `${(100 * Math.max(mean, 0)) / most}%`;
+      return h("tr", { "data-param": param }, h("th", { scope: "row" }, param),
+        h("td", {}, share), h("td", {}, mean.toFixed(3).replace("-", "−")),
+        h("td", {}, `± ${deviation.toFixed(3)}`));
+    };
+    const without = found.left_out
+      ? ` ${found.left_out.toLocaleString("en")} without this metric are left out.` : "";
+    refill(byId("importance"),
+      h("p", {}, h("strong", {}, `n = ${found.runs.toLocaleString("en")}`), ", ",
+        h("strong", {}, `R² = ${found.r2.toFixed(3)}`), " of runs that the trees have not seen.",
+        without, found.r2 < 0.3 && " The params explain little: do not trust the order."),
+      h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "param"), h("th", {}, ""),
+        h("th", {}, "R² lost"), h("th", {}, ""))), h("tbody", {}, found.params.map(row))),
+      h("p", { class: "explore-how" },
+        "By how much R² of a random forest falls when the param's values are shuffled among the runs."));
+  }
+
+  /* ---- callbacks ----------------------------------------------------------------------------- */
+
+  radt.register({
+    exploreFollow: (view, revision, paper, given) => {
+      const here = document.getElementById("explore");
+      if (!here) return radt.noUpdate();
+      radt.view = view || {};
+      scheme = paper || document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+      constants = given;
+      if (here !== root) {
+        root = here;
+        places = {};
+        data = wanted = importanceOf = null;
+        columns = {};
+      }
+      const key = JSON.stringify([viewOfData(), revision]);
+      if (revision && key !== wanted) {
+        wanted = key;
+        askData();
+      } else draw();
+      return radt.noUpdate();
+    },
+
+    /* A list got another value, from the user or from `learn`. */
+    exploreChoose: (value) => {
+      const [{ prop_id: id } = {}] = window.dash_clientside.callback_context.triggered;
+      const name = (id || "").replace(/^explore-|\.value$/g, "");
+      if (!data || !name) return radt.noUpdate();
+      if (name === "experiment") {
+        if (value && value !== data.experiment)
+          change((view) => {
+            view.experiment = value;
+            delete view.picks;
+            setPart(view, "options", { [BRUSH]: null });
+          });
+        return radt.noUpdate();
+      }
+      const shown = data.shown[name];
+      if (JSON.stringify(value || "") === JSON.stringify(shown)) return radt.noUpdate();
+      const text = name === "axes" ? (value || []).join(";") : value || "";
+      change((view) => setPart(view, "options", { [`explore.${name}`]: text || "none" }));
+      return radt.noUpdate();
+    },
+  });
+})();
