@@ -211,7 +211,7 @@
       context.fill();
       context.globalAlpha = 1;
     };
-    points(runs.filter((run) => !isMet(run)), look.dim, 0.18);
+    points(runs.filter((run) => !isMet(run)), look.axis, 0.7);
     const opacity = runs.length > 2000 ? 0.65 : 0.85;
     for (const [colour, some] of byColour(runs.filter(isMet), colours)) points(some, colour, opacity);
     if (front.length) {
@@ -287,7 +287,7 @@
     };
     const met = runs.filter(isMet);
     context.lineWidth = 1;
-    if (met.length < runs.length) draw(runs.filter((run) => !isMet(run)), look.dim, 0.06);
+    if (met.length < runs.length) draw(runs.filter((run) => !isMet(run)), look.axis, 0.1);
     const opacity = Math.max(0.08, Math.min(0.8, 60 / met.length));
     for (const [colour, some] of byColour(met, colours)) draw(some, colour, opacity);
 

@@ -57,6 +57,7 @@ def better_direction(quantity: AnyQuantity) -> Direction:
 _TOTALS = (
     *(Quantity.MAKESPAN, Quantity.SERIAL, Quantity.ENERGY, Quantity.ENERGY_OF_RUNS),
     *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_OF_ALL, Quantity.MEMORY_PEAK),
+    Quantity.PSS,
     *(Quantity.GPU_MEMORY, Quantity.GPU_MEMORY_PEAK),
     *(Quantity.CPU_TIME, Quantity.RSS_PEAK, Quantity.IO_READ, Quantity.IO_WRITTEN),
 )

@@ -28,6 +28,7 @@ class Quantity(StrEnum):
     MEMORY = "memory"
     MEMORY_OF_ALL = "memory_of_all"
     MEMORY_PEAK = "memory_peak"
+    PSS = "pss"
     SM_ACTIVE = "sm_active"
     GPU_UTILIZATION = "gpu_utilization"
     GPU_MEMORY = "gpu_memory"
@@ -159,6 +160,8 @@ def text_in(unit: str) -> Callable[[float | None], str]:
 
 _WHOLE = "Of whole GPUs, each counted once, including other users"
 
+#: Resident memory of a run's process tree, read at each sample; PSS takes long to read.
+_RSS = "process.memory.rss"
 _COUNTED = "counted by the kernel; sum of the runs"
 _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.TIME_PER_EPOCH: QuantityInfo(
@@ -226,17 +229,17 @@ _INFO: dict[Quantity, QuantityInfo] = {
         units.percent,
     ),
     Quantity.MEMORY: QuantityInfo(
-        *("memory", "By", Subject.RUNS, Combine.SUM),
-        "Memory of the process trees, mean over time, sum of the runs: PSS, in which a page that "
-        "several processes share counts once; RSS where PSS was not read",
+        *("RSS", "By", Subject.RUNS, Combine.SUM),
+        "Resident memory (RSS) of the process trees, mean over time, sum of the runs; a page that "
+        "several processes share counts for each",
         units.size,
         Reading.MEAN,
-        ("process.memory.pss", "process.memory.rss"),
+        (_RSS,),
     ),
     Quantity.MEMORY_OF_ALL: QuantityInfo(
-        *("memory of all", "By", Subject.TOGETHER, Combine.SUM),
-        "Memory of the process trees, mean over time, sum of all runs of the workload and its "
-        "services; PSS, or RSS where PSS was not read",
+        *("RSS of all", "By", Subject.TOGETHER, Combine.SUM),
+        "Resident memory (RSS) of the process trees, mean over time, sum of all runs of the "
+        "workload and its services",
         units.size,
     ),
     Quantity.MEMORY_PEAK: QuantityInfo(
@@ -245,7 +248,15 @@ _INFO: dict[Quantity, QuantityInfo] = {
         "the runs; a page that several processes share counts for each",
         units.size,
         Reading.HIGHEST,
-        ("process.memory.rss", "process.memory.pss"),
+        (_RSS,),
+    ),
+    Quantity.PSS: QuantityInfo(
+        *("PSS", "By", Subject.RUNS, Combine.SUM),
+        "Memory of the process trees in which a page that several processes share counts once "
+        "(PSS), mean of its few readings, sum of the runs",
+        units.size,
+        Reading.MEAN,
+        ("process.memory.pss",),
     ),
     Quantity.SM_ACTIVE: QuantityInfo(
         *("SM active", "1", Subject.WORKLOAD, Combine.MEAN),

@@ -148,10 +148,8 @@ def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
     page.get_by_role("button", name="Columns").click()
     page.get_by_role("checkbox", name="cpu").click()
     expect(page.locator("th", has_text="cpu")).to_have_count(0)
-    page.get_by_role("checkbox", name="memory", exact=True).click()
-    expect(
-        page.locator("thead").get_by_role("button", name="memory GB", exact=True)
-    ).to_be_visible()
+    page.get_by_role("checkbox", name="RSS", exact=True).click()
+    expect(page.locator("thead").get_by_role("button", name="RSS GB", exact=True)).to_be_visible()
     page.keyboard.press("Escape")
     page.wait_for_url("**o.report.columns=**memory**")
 

@@ -187,7 +187,7 @@ def test_intervals_are_as_exact_as_their_means_and_in_the_same_unit(
 def test_columns_of_tables_have_one_unit() -> None:
     estimates = [Estimate(2.0e9, (1.9e9, 2.1e9)), Estimate(4.0e8, (4.0e8,), is_estimated=True)]
     axis = scaled(Quantity.MEMORY, estimates)
-    assert axis.head == "memory [GB]"
+    assert axis.head == "RSS [GB]"
     assert [axis.text(one) for one in estimates] == ["2.00 ±1.27", "~0.400"]
     assert axis.text(None) == "–"
 
