@@ -143,7 +143,8 @@ _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 class Look:
     """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
-    Paper has no pointer, so details that hovering would show are written out.
+    Paper has no pointer, so details that hovering would show are written out. ``small`` is one of
+    many charts: without names at the lines and without marks.
     """
 
     scheme: Scheme = Scheme.LIGHT
@@ -151,6 +152,7 @@ class Look:
     rows: int = 1
     columns: int = 1
     paper: bool = False
+    small: bool = False
 
     @property
     def height_px(self) -> int:

@@ -102,9 +102,9 @@ def figure(data: ChartData, look: Look) -> Figure:
     ]
     ordinate = ordinate_of(data, shown)
     limits = y_limits(data, shown, ordinate)
-    labelled = drawn if len(drawn) <= MAX_LABELS else []
+    labelled = drawn if len(drawn) <= MAX_LABELS and not look.small else []
     rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
-    if rug_rows > _MAX_RUG_ROWS:
+    if rug_rows > _MAX_RUG_ROWS or look.small:
         rug_rows = 0
     rug_px = rug_rows * RUG_ROW_PX + (RUG_GAP_PX if rug_rows else 0)
     layout = layout_of(ink, data.x, data.window, limits, look, rug_px, rug_rows)

@@ -27,6 +27,7 @@ from radt.frontend.data.spec import (
     XAxis,
 )
 from radt.frontend.selection import Selection
+from radt.model import Scope
 from radt.store import growth
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
@@ -43,19 +44,32 @@ def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, .
     """
     axes = [XAxis.BARRIER, XAxis.START, XAxis.WALL]
     series = tuple(series_of(source, tuple(selection.runs)).get(metric, ()))[:_ASKED_FOR_STEPS]
-    if source.remember(("steps", series), lambda reader: _have_steps(reader, series)):
+    if _have_steps(source, series):
         axes.append(XAxis.STEP)
     if any(map(is_epoch, _markers(source, tuple(selection.runs)))):
         axes.append(XAxis.EPOCH)
     return tuple(axes)
 
 
-def _have_steps(reader: StoreReader, series: Sequence[SeriesRecord]) -> bool:
+def natural_x(source: Source, selection: Selection, metric: str) -> XAxis:
+    """Return the axis of a metric where the user chose none: steps if a script logged it with them.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    series = series_of(source, tuple(selection.runs)).get(metric, ())
+    logged = tuple(one for one in series if one.scope is Scope.RUN)[:_ASKED_FOR_STEPS]
+    return XAxis.STEP if logged and _have_steps(source, logged) else XAxis.BARRIER
+
+
+def _have_steps(source: Source, series: tuple[SeriesRecord, ...]) -> bool:
     """Return whether any of the series has steps."""
-    with reader.snapshot() as connection:
-        return any(
-            growth.has_steps(connection, record.run_id, record.series_no) for record in series
-        )
+
+    def read(reader: StoreReader) -> bool:
+        with reader.snapshot() as connection:
+            return any(growth.has_steps(connection, one.run_id, one.series_no) for one in series)
+
+    return source.remember(("steps", series), read)
 
 
 def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:

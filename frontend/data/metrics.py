@@ -15,7 +15,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS
 from radt.frontend.selection import Selection
 from radt.frontend.view import View
-from radt.model import SOFTWARE, SeriesKind
+from radt.model import SOFTWARE, Scope, SeriesKind
 from radt.store.records import SeriesRecord
 from radt.technique_metrics import meaning_of, standard_unit
 from radt.usage import KERNEL
@@ -82,6 +82,34 @@ def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
     """Return the metrics of the runs: logged by scripts first, then by listener and name."""
     of_metrics = (quantity_of(series) for series in series_of(source, run_ids).values())
     return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
+
+
+#: Titles of the sections of charts, in order; metrics of scripts with a prefix (``train/loss``)
+#: have a section of their own after the first.
+_SECTIONS = {
+    Scope.RUN: "logged by the script",
+    Scope.PROCESS: "process",
+    Scope.GPU: "GPU",
+    Scope.MIG: "MIG instance",
+    Scope.HOST: "host",
+}
+
+
+def sections(available: Iterable[Quantity]) -> Mapping[str, Sequence[str]]:
+    """Return all metrics by name in sections, for the small charts of all of them."""
+    placed: dict[tuple[int, str], list[str]] = {}
+    ranks = list(_SECTIONS)
+    for quantity in sorted(available, key=lambda q: q.metric):
+        prefix, slash, _ = quantity.metric.partition("/")
+        own = quantity.scope is Scope.RUN and bool(slash)
+        title = f"{prefix}/" if own else _SECTIONS[quantity.scope]
+        placed.setdefault((ranks.index(quantity.scope), title if own else ""), []).append(
+            quantity.metric
+        )
+    return {
+        title or _SECTIONS[ranks[rank]]: metrics
+        for (rank, title), metrics in sorted(placed.items())
+    }
 
 
 def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:

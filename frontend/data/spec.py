@@ -99,12 +99,14 @@ class Window:
 class BoardSpec:
     """Settings that all charts of a page share.
 
+    With ``x`` None, metrics that scripts logged with steps are drawn over them, others over the
+    time since the barrier.
     ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
     0 for none. ``monochrome`` draws lines in one ink, distinguished by dashes, for print.
     """
 
     level: Level = Level.AUTO
-    x: XAxis = XAxis.BARRIER
+    x: XAxis | None = None
     smoothing_pct: float = 0.0
     relative: Relative = Relative.OFF
     baseline: Pick | None = None
@@ -117,9 +119,10 @@ class BoardSpec:
     @classmethod
     def from_json(cls, fields_: Mapping[str, Any]) -> Self:
         """Parse `to_json`; invalid values are ignored."""
+        x = fields_.get("x")
         return cls(
             level=_enum(Level, fields_.get("level"), Level.AUTO),
-            x=_enum(XAxis, fields_.get("x"), XAxis.BARRIER),
+            x=XAxis(x) if x in list(XAxis) else None,
             smoothing_pct=_number(fields_.get("smoothing_pct"), 0.0, 50.0) or 0.0,
             relative=_enum(Relative, fields_.get("relative"), Relative.OFF),
             baseline=_pick(fields_.get("baseline")),
@@ -152,7 +155,7 @@ class ChartSpec:
     rows: int = 1
 
     def x_of(self, board: BoardSpec) -> XAxis:
-        return board.x if self.x is None else self.x
+        return self.x or board.x or XAxis.BARRIER
 
     def level_of(self, board: BoardSpec) -> Level:
         return board.level if self.level is None else self.level

@@ -11,7 +11,7 @@ import numpy as np
 
 from radt.errors import UsageError
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.chart_data import chart_data
+from radt.frontend.data.chart_data import chart_data, natural_x
 from radt.frontend.data.metrics import hidden_keys, series_of
 from radt.frontend.data.model import ChartData, Line
 from radt.frontend.data.source import Source
@@ -90,12 +90,14 @@ def shown_charts(
 
 
 def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
-    """Return the chart without the lines that are hidden in all charts.
+    """Return the chart with its x axis, without the lines that are hidden in all charts.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    return replace(spec, hidden=spec.hidden + hidden_keys(source, selection, view, spec.metric))
+    hidden = spec.hidden + hidden_keys(source, selection, view, spec.metric)
+    x = spec.x or view.board.x or natural_x(source, selection, spec.metric)
+    return replace(spec, x=x, hidden=hidden)
 
 
 def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]:
@@ -182,7 +184,8 @@ def python_code(source: Source, view: View, selection: Selection, place: int | N
         raise UsageError(
             "the charts show no samples to load", "Select runs that have these metrics"
         )
-    x = wanted[0].x_of(view.board) if len(wanted) == 1 else view.board.x
+    axes = {chart.x_of(view.board) for chart in wanted}
+    x = axes.pop() if len(axes) == 1 else XAxis.BARRIER
     counted = any(
         series.kind is SeriesKind.COUNTER for metric in metrics for series in known[metric]
     )

@@ -12,7 +12,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html
@@ -23,12 +22,13 @@ from radt import units
 from radt.errors import RadtError, UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Tints
-from radt.frontend.data.chart_data import axes_of, chart_data
-from radt.frontend.data.metrics import hidden_keys, quantities
+from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
+from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import STATUS_WORDS, Quantity
 from radt.frontend.data.source import Source
-from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick
+from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
 from radt.frontend.export.request import charts_of
+from radt.frontend.export.shown import as_seen
 from radt.frontend.pages.page import (
     Page,
     attributes,
@@ -78,6 +78,7 @@ def layout(source: Source, view: View) -> Component:
                         id="charts",
                         className="charts",
                     ),
+                    html.Div(id="compare-sections", className="compare-sections"),
                     html.Div(id="compare-zoom", className="compare-zoom", hidden=True),
                     html.Div(id="compare-empty", className="compare-empty", hidden=True),
                 ],
@@ -188,13 +189,14 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
     now = fingerprint(selection.runs.values(), revision)
     if asked.get("fingerprint") == now:
         return None
-    spec = replace(spec, hidden=spec.hidden + hidden_keys(source, selection, view, spec.metric))
+    spec = as_seen(source, view, selection, spec)
     data = chart_data(source, selection, spec, view.board, view.windows.get(spec.x_of(view.board)))
     if data is None:
         text = "The selected runs do not have this metric"
         return {"fingerprint": now, "missing": text if selection.runs else "No run is selected"}
     scheme = Scheme.DARK if asked.get("scheme") == Scheme.DARK else Scheme.LIGHT
-    look = Look(scheme, view.board.monochrome, spec.rows, spec.columns)
+    small = asked.get("small") is True
+    look = Look(scheme, view.board.monochrome, spec.rows, spec.columns, small=small)
     return {
         "fingerprint": now,
         "axes": [str(x) for x in axes_of(source, selection, spec.metric)],
@@ -280,7 +282,11 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
         "automatic": selection.automatic,
         "live": any(not run.record.status.ended for run in runs.values()),
         "units": [_unit(unit, Tints(source)) for unit in selection.units],
-        "metrics": [_metric(quantity) for quantity in available],
+        "metrics": [
+            _metric(quantity, natural_x(source, selection, quantity.metric))
+            for quantity in available
+        ],
+        "sections": sections(available),
         "charts": [spec.to_json() for spec in charts_of(source, view, selection)],
     }
 
@@ -382,12 +388,13 @@ def _colours(place: int) -> dict[str, str]:
     return {str(scheme): colour(place, scheme) for scheme in Scheme}
 
 
-def _metric(quantity: Quantity) -> dict[str, Any]:
+def _metric(quantity: Quantity, x: XAxis) -> dict[str, Any]:
     return {
         "metric": quantity.metric,
         "group": _LOGGED if quantity.listener == SOFTWARE else quantity.listener,
         "unit": quantity.drawn_unit,
         "subtitle": quantity.subtitle,
         "how": quantity.explanation,
+        "x": x.value,
         "aggregate": str(quantity.default_aggregate),
     }

@@ -8,13 +8,13 @@
 
   const BOARD = {
     level: "auto",
-    x: "barrier",
+    x: null,
     smoothing_pct: 0,
     relative: "off",
     baseline: null,
     monochrome: false,
   };
-  const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [] };
+  const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [], sections: {} };
   const RETRY_MS = 2000;
   const MAX_CHARTS = 64;
   /* The view's options have short texts, so that a long list takes several options. */
@@ -44,6 +44,7 @@
       const own = {};
       for (const name of ["level", "x", "smoothing_pct", "relative", "baseline"])
         own[name] = spec[name] === undefined || spec[name] === null ? board[name] : spec[name];
+      own.x = own.x || (page.metric(spec.metric) || {}).x || "barrier";
       return own;
     },
     metric: (name) => page.facts.metrics.find((one) => one.metric === name),
@@ -102,6 +103,8 @@
   const PATHS = {
     eye: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8Z M8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4Z",
     closed: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8Z M3 14 13 2",
+    chevron: "M6 4l4 4-4 4",
+    pin: "M5.5 2.5h5M6.5 2.5v4L4 9.5h8l-2.5-3v-4M8 9.5v4.5",
     cross: "M4 4l8 8M12 4l-8 8",
     grip: "M6 3.5v.01M10 3.5v.01M6 8v.01M10 8v.01M6 12.5v.01M10 12.5v.01",
     more: "M3.5 8v.01M8 8v.01M12.5 8v.01",
@@ -197,6 +200,7 @@
 
   let seen = null;
   let sized = null;
+  const cardOf = new WeakMap();
 
   function begin(root, known) {
     end();
@@ -210,7 +214,7 @@
     seen = new IntersectionObserver(
       (entries) => {
         for (const entry of entries) {
-          const card = page.cards.get(Number(entry.target.dataset.slot));
+          const card = cardOf.get(entry.target);
           if (card) card.near = entry.isIntersecting;
         }
         page.cards.forEach(refresh);
@@ -240,17 +244,23 @@
 
   /* ---- charts -------------------------------------------------------------------------------- */
 
+  /* The user's charts are in slots, which are numbers; those of the sections are named after their
+     metrics (compare_sections.js). */
   function open(slot) {
-    const element = page.root.querySelector(`article[data-slot="${slot}"]`);
+    const small = typeof slot === "string";
+    const element = small
+      ? h("article", { class: "card small" }, h("div", { class: "card-chart" }))
+      : page.root.querySelector(`article[data-slot="${slot}"]`);
     const graph = h("div", { class: "graph" });
     const note = h("div", { class: "card-note", role: "status", hidden: true });
     const body = h("div", { class: "card-body" }, graph, note);
-    const card = { slot, element, graph, note, body, near: false, due: true, drawn: false };
+    const card = { slot, small, element, graph, note, body, near: false, due: true, drawn: false };
     card.holder = element.querySelector(".card-chart");
     page.dress(card);
-    card.holder.replaceChildren(card.head, body, card.corner);
+    card.holder.replaceChildren(card.head, body, ...(small ? [] : [card.corner]));
     element.hidden = false;
     page.cards.set(slot, card);
+    cardOf.set(element, card);
     seen.observe(element);
     return card;
   }
@@ -262,6 +272,7 @@
     seen.unobserve(card.element);
     discard(card);
     card.element.hidden = true;
+    if (card.small) card.element.remove();
     for (const name of ["data-metric", "style"]) card.element.removeAttribute(name);
     card.holder.replaceChildren();
   }
@@ -286,20 +297,24 @@
   }
 
   function cards() {
-    const charts = page.charts();
-    const there = new Set(charts.map((spec) => spec.slot));
-    for (const card of [...page.cards.values()]) if (!there.has(card.slot)) close(card);
-    charts.forEach((spec, place) => {
-      let card = page.cards.get(spec.slot);
-      if (card && card.spec.metric !== spec.metric) {
-        close(card);
-        card = undefined;
-      }
-      card = card || open(spec.slot);
-      card.spec = spec;
+    const shown = new Map();
+    for (const spec of page.charts()) if (page.found(spec.metric)) shown.set(spec.slot, spec);
+    const rest = page.sections();
+    for (const { metrics, closed } of rest)
+      if (!closed) for (const metric of metrics) shown.set(metric, { metric });
+    for (const card of [...page.cards.values()])
+      if (!shown.has(card.slot) || shown.get(card.slot).metric !== card.spec.metric) close(card);
+    for (const [slot, spec] of shown)
+      (page.cards.get(slot) || open(slot)).spec = spec;
+    page.arrange(rest);
+    [...shown.keys()].forEach((slot, place) => {
+      const card = page.cards.get(slot);
       card.place = place;
       page.describe(card);
-      const asked = question(spec);
+    });
+    for (const slot of shown.keys()) {
+      const card = page.cards.get(slot);
+      const asked = question(card);
       const key = JSON.stringify(asked);
       if (key !== card.key) {
         card.key = key;
@@ -309,7 +324,7 @@
         // Before the observer reports: charts on the first screen are requested at once.
         if (!card.near) card.near = isNear(card.element);
       }
-    });
+    }
     page.cards.forEach(refresh);
   }
 
@@ -319,7 +334,7 @@
   };
 
   /* All inputs of a figure besides the data. */
-  function question(spec) {
+  function question({ spec, small }) {
     const { x } = page.of(spec);
     const { board, windows } = page.view();
     const window_ = (windows || {})[x];
@@ -337,6 +352,7 @@
         options,
       },
       scheme: page.scheme,
+      small: small || undefined,
     };
   }
 

@@ -62,6 +62,15 @@
       "aria-haspopup": "dialog",
       onclick: () => page.openChartMenu(card),
     }, icon("more"));
+    if (card.small) {
+      card.menu = h("button", {
+        class: "quiet square", type: "button", title: "Show at the top, with settings of its own",
+        onclick: () => page.addCharts([slot]),
+      }, icon("pin"));
+      card.head = h("header", { class: "card-head" }, card.title, card.unit, card.subtitle, card.how,
+        h("span", { class: "push" }), card.menu);
+      return;
+    }
     card.head = h("header", { class: "card-head", onpointerdown: (event) => grab(event, card) },
       card.grip, card.title, card.unit, card.subtitle, card.how, card.chips,
       h("span", { class: "push" }), card.menu);
@@ -84,7 +93,7 @@
     setText(card.unit, meta ? meta.unit : "");
     const subtitle = [
       meta && meta.aggregate ? `${meta.aggregate} of runs` : "",
-      facts.subtitle,
+      card.small ? "" : facts.subtitle,
     ].filter(Boolean).join(" · ");
     setText(card.subtitle, subtitle);
     card.subtitle.title = subtitle;
@@ -93,8 +102,10 @@
     setText(card.how, notes.length ? `how · ${notes.length} note${notes.length > 1 ? "s" : ""}` : "how");
     card.explained = [facts.how, ...notes].filter(Boolean);
     card.how.setAttribute("aria-label", `How ${metric} is measured: ${card.explained.join(" ")}`);
+    card.menu.setAttribute("aria-label",
+      card.small ? `Show ${metric} at the top` : `Settings of ${metric}`);
+    if (card.small) return;
     card.grip.setAttribute("aria-label", `Move ${metric}`);
-    card.menu.setAttribute("aria-label", `Settings of ${metric}`);
     card.corner.setAttribute("aria-label",
       `Size of ${metric}: ${spec.columns || 1} by ${spec.rows || 1}`);
     const special = page.special(spec);

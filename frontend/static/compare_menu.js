@@ -41,7 +41,7 @@
         spec.aggregate || "auto",
         (value) => change({ aggregate: value === "auto" ? null : value })),
       page.choice("x axis",
-        [asPage(page.AXES[board.x]),
+        [asPage(page.AXES[board.x] || "automatic"),
           ...Object.entries(page.AXES).filter(([x]) => axes.includes(x) || x === spec.x)],
         own(spec.x), set("x")),
       page.choice("Smoothing",

@@ -74,7 +74,8 @@
       level("workload", "Workloads", "One line per workload"),
     ];
     made.levels = levels.map(([input]) => input);
-    const changeX = (value) => page.setBoard("x", value);
+    const changeX = (value) => page.setBoard("x", value || null);
+    made.find = page.filterField();
     made.x = page.choice("x", [], "", changeX);
     made.smoothing = h("input", {
       type: "range", min: "0", max: String(MAX_SMOOTHING_PCT), step: "0.5", "data-focus": "smooth",
@@ -96,6 +97,7 @@
     }, "Mono");
     holder.replaceChildren(
       made.add,
+      made.find,
       h("fieldset", { class: "levels" }, h("legend", { class: "unseen" }, "Lines"),
         levels.map(([, label]) => label)),
       made.x,
@@ -122,7 +124,8 @@
     if (!tools || !holder.contains(tools.add)) tools = build(holder);
     const board = page.board();
     for (const input of tools.levels) input.checked = input.value === board.level;
-    setOptions(tools.x.querySelector("select"), page.axes(), board.x);
+    setOptions(tools.x.querySelector("select"), [["", "automatic"], ...page.axes()], board.x || "");
+    if (document.activeElement !== tools.find) tools.find.value = page.filtered();
     if (document.activeElement !== tools.smoothing || !tools.timer)
       tools.smoothing.value = board.smoothing_pct;
     tools.smoothed.textContent = page.smoothingText(board.smoothing_pct);
@@ -239,7 +242,7 @@
 
   function zoomed() {
     const holder = document.getElementById("compare-zoom");
-    const used = new Set(page.charts().map((spec) => page.of(spec).x));
+    const used = new Set([...page.cards.values()].map(({ spec }) => page.of(spec).x));
     const shown = [...used].filter((x) => page.window(x));
     const text = shown.map((x) => rangeText(x, page.window(x))).join(" · ");
     holder.hidden = !shown.length;

@@ -15,7 +15,8 @@ from tests.frontend.conftest import Watched
 
 PULSE = re.compile(r"revision\.data")
 CHART = '.card[data-metric="{}"] .js-plotly-plot'
-CARDS = ".card:not([hidden])"
+#: The user's charts, without the small ones of all other metrics.
+CARDS = "#charts .card:not([hidden])"
 #: Of a graph: the traces that are lines (or their bands), in JavaScript.
 LINES = "(g._fullData || []).filter(t => t.meta && t.meta.key && t.yaxis !== 'y2')"
 
@@ -74,7 +75,7 @@ def query(watched: Watched) -> dict[str, list[str]]:
 def order(watched: Watched) -> list[str]:
     """The metrics as they are seen, line by line."""
     found: list[str] = watched.page.evaluate(
-        """[...document.querySelectorAll('.card:not([hidden])')]
+        """[...document.querySelectorAll('#charts .card:not([hidden])')]
              .map((e) => [e.getBoundingClientRect(), e.dataset.metric])
              .sort(([a], [b]) => a.top - b.top || a.left - b.left).map(([, metric]) => metric)"""
     )

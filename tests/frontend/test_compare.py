@@ -67,6 +67,36 @@ def test_the_list_has_the_colours_of_the_lines(site, watched):
         expect(swatch).to_have_css("border-top-color", f"rgb({channels})")
 
 
+def test_every_metric_is_there_in_sections(site, watched, wait_until):
+    """Below the charts on top; closed and filtered sections stay so, as the address has them."""
+    open_page(watched, site.url)
+    page = watched.page
+    other = card(watched, "system.cpu.utilization")
+    expect(page.locator(".section-toggle")).to_have_text(["host1"])
+    other.scroll_into_view_if_needed()
+    expect(other.locator(".main-svg").first).to_be_visible()
+    # What scripts log with steps is drawn over them, hardware over time.
+    assert x_range(watched) == pytest.approx([1, 120])
+    assert x_range(watched, RSS)[0] == 0
+
+    page.locator(".section-toggle").click()
+    expect(other).to_have_count(0)
+    page.get_by_label("Filter charts").fill("cpu util")
+    expect(page.locator(CARDS)).to_have_count(1)
+    wait_until(lambda: query(watched)["o.compare.find"] == ["cpu util"], "the address")
+    page.reload()
+    drawn(watched, 1)
+    expect(page.get_by_label("Filter charts")).to_have_value("cpu util")
+    expect(page.locator(".section-toggle")).to_have_attribute("aria-expanded", "false")
+    page.locator(".section-toggle").click()
+    other.get_by_role("button", name="Show system.cpu.utilization at the top").click()
+    drawn(watched, 2)
+    expect(page.locator(".section-toggle")).to_have_count(0)
+    page.get_by_label("Filter charts").fill("")
+    drawn(watched, 5)
+    assert watched.errors == []
+
+
 def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_until):
     demo.quickstart()
     run_id = demo.run_ids["solo a"]
@@ -74,7 +104,7 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
     at_s = np.arange(200_000) / 1000 + 30
     demo.append(run_id, origin_ns, 0, at_s, np.sin(at_s), np.arange(200_000))
     demo.writer.update_run(run_id, ended_ns=origin_ns + 230 * 10**9)
-    open_page(watched, serve())
+    open_page(watched, serve(), "?x=barrier")
     assert x_range(watched) == pytest.approx([0, 230])
     assert traces(watched)[0][1] < 5_000
 
@@ -108,13 +138,13 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
     # Where nothing is zoomed it leaves the charts as they are.
     chart(watched, RSS).locator(".nsewdrag").first.dblclick()
     wait_until(lambda: x_range(watched, RSS) == pytest.approx([0, 230]), "still the whole")
-    wait_until(lambda: query(watched) == {}, "an address without a zoom")
+    wait_until(lambda: query(watched) == {"x": ["barrier"]}, "an address without a zoom")
     assert watched.errors == []
 
 
 def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     """One fades the other runs, the other shows a cursor with values in all charts."""
-    open_page(watched, site.url)
+    open_page(watched, site.url, "?x=barrier")
     fade = (
         f"g => Object.fromEntries({LINES}.map(t => [t.name,"
         " g.querySelector('.scatterlayer .trace' + t.uid).style.opacity]))"
@@ -246,7 +276,7 @@ def test_only_what_may_have_changed_is_asked_for(demo, serve, watched, wait_unti
 def test_an_address_opens_what_it_says_and_stays(demo, serve, watched, wait_until):
     demo.quickstart("older")
     demo.quickstart()
-    address = "?s=older&level=workload&t.barrier=10,40&c=loss;agg=sum&c=accuracy"
+    address = "?s=older&x=barrier&level=workload&t.barrier=10,40&c=loss;agg=sum&c=accuracy"
     open_page(watched, serve(), address, cards=2)
     expect(watched.page.locator("h1")).to_have_text("older")
     wait_until(
@@ -260,6 +290,7 @@ def test_an_address_opens_what_it_says_and_stays(demo, serve, watched, wait_unti
     wait_until(lambda: watched.page.wait_for_timeout(50) or len(asked) >= 3, "three pulses")
     assert query(watched) == {
         "s": ["older"],
+        "x": ["barrier"],
         "level": ["workload"],
         "t.barrier": ["10,40"],
         "c": ["loss;agg=sum", "accuracy"],

@@ -1,0 +1,89 @@
+/* The Compare page: small charts of all other metrics, in sections that can be closed, and the field
+   that filters charts by name. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h, change, setPart } = radt;
+  const page = radt.compare;
+  const FIND = "compare.find";
+  const CLOSED = "compare.closed";
+  const LONGEST = 200;
+
+  let made = new Map();
+  page.begun.push(() => {
+    made = new Map();
+  });
+
+  const option = (name) => (page.view().options || {})[name] || "";
+  const setOption = (name, text) =>
+    change((view) => setPart(view, "options", { [name]: text.slice(0, LONGEST) }));
+
+  page.found = (metric) =>
+    option(FIND).toLowerCase().split(/\s+/).every((word) => metric.toLowerCase().includes(word));
+
+  /* The sections with the metrics that have no chart of the user's own. */
+  page.sections = () => {
+    const own = new Set(page.charts().map((spec) => spec.metric));
+    const closed = option(CLOSED).split(",");
+    return Object.entries(page.facts.sections)
+      .map(([title, all]) => ({
+        title,
+        metrics: all.filter((metric) => !own.has(metric) && page.found(metric)),
+        closed: closed.includes(title),
+      }))
+      .filter(({ metrics }) => metrics.length);
+  };
+
+  function toggle(title) {
+    const closed = new Set(option(CLOSED).split(",").filter(Boolean));
+    if (!closed.delete(title)) closed.add(title);
+    setOption(CLOSED, [...closed].join(","));
+  }
+
+  function make(title) {
+    const count = h("span", { class: "unit" });
+    const button = h("button", {
+      class: "section-toggle", type: "button", onclick: () => toggle(title),
+    }, page.icon("chevron"), h("span", {}, title), count);
+    const body = h("div", { class: "charts small" });
+    return { element: h("section", {}, h("h2", {}, button), body), button, count, body };
+  }
+
+  const fill = (holder, elements) => {
+    if (elements.some((one, place) => holder.children[place] !== one)) holder.append(...elements);
+  };
+
+  /* Put the sections and their open cards in their places. */
+  page.arrange = (sections) => {
+    const holder = document.getElementById("compare-sections");
+    for (const [title, { element }] of made)
+      if (!sections.some((one) => one.title === title)) {
+        element.remove();
+        made.delete(title);
+      }
+    for (const { title, metrics, closed } of sections) {
+      if (!made.has(title)) made.set(title, make(title));
+      const { button, count, body } = made.get(title);
+      radt.setText(count, String(metrics.length));
+      button.setAttribute("aria-expanded", String(!closed));
+      body.hidden = closed;
+      if (!closed) fill(body, metrics.map((metric) => page.cards.get(metric).element));
+    }
+    fill(holder, sections.map(({ title }) => made.get(title).element));
+  };
+
+  page.filterField = () => {
+    let timer;
+    return h("input", {
+      class: "field find", type: "search", placeholder: "Filter charts", "aria-label": "Filter charts",
+      "data-focus": "filter", value: option(FIND), maxlength: LONGEST,
+      oninput: (event) => {
+        const text = event.target.value.trim();
+        clearTimeout(timer);
+        timer = setTimeout(() => setOption(FIND, text), 120);
+      },
+    });
+  };
+  page.filtered = () => option(FIND);
+})();
