@@ -64,14 +64,6 @@ TITLES = {
     XAxis.STEP: "step",
     XAxis.EPOCH: "epochs done",
 }
-#: Hover titles in Plotly's format. None for instants: seconds since 1970 are not readable.
-HOVER_TITLES = {
-    XAxis.BARRIER: "%{x:.2f} s",
-    XAxis.START: "%{x:.2f} s after its start",
-    XAxis.WALL: "",
-    XAxis.STEP: "step %{x:,.0f}",
-    XAxis.EPOCH: "epoch %{x:.2f}",
-}
 
 
 def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float], list[str]]:
@@ -195,12 +187,8 @@ def layout_of(
         "font": {"family": FONT, "size": 12, "color": ink.text},
         "showlegend": False,
         "dragmode": "zoom",
-        "hoverlabel": {
-            "bgcolor": ink.hover,
-            "bordercolor": ink.axis,
-            "font": {"family": FONT, "size": 12, "color": ink.text},
-            "namelength": -1,
-        },
+        # The page's own tooltip (static/compare_cursor.js) names what it shows by few words.
+        "hovermode": False,
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "transition": {"duration": 0},
         "xaxis": {
@@ -210,12 +198,6 @@ def layout_of(
             "ticktext": texts,
             "showgrid": False,
             "showline": True,
-            "unifiedhovertitle": {"text": HOVER_TITLES[kind]},
-            "showspikes": True,
-            "spikemode": "across",
-            "spikethickness": 1,
-            "spikedash": "solid",
-            "spikecolor": ink.axis,
             "anchor": "y2" if rug_rows else "y",
             **({"title": title} if look.paper else {}),
         },

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from radt.frontend.charts.traces import (
     line_traces,
     rug,
 )
+from radt.frontend.data.lines import apart
 from radt.frontend.data.model import ChartData, Line, unit_scale
 from radt.frontend.data.spec import Relative, Window, XAxis
 from radt.frontend.theme import INKS, Scheme, colour
@@ -41,7 +43,6 @@ from radt.units import plural
 __all__ = ["BLANK", "Figure", "Look", "config", "figure", "notice", "y_range"]
 
 _MAX_RUG_ROWS = 12
-_UNIFIED_HOVER_LINES = 12
 _MARKED_POINTS = 24
 _NO_VALUES = "no values yet in the selected runs"
 _NOTHING = {
@@ -52,8 +53,7 @@ _NOTHING = {
 # Plotly fails when a subplot first appears in an update that changes nothing else, so both always
 # exist: the one for the lines and the one for the marks below it.
 _ANCHORS: tuple[Figure, ...] = tuple(
-    {"type": "scatter", "x": [None], "y": [None], "yaxis": axis, "hoverinfo": "skip", "name": ""}
-    for axis in ("y", "y2")
+    {"type": "scatter", "x": [None], "y": [None], "yaxis": axis, "name": ""} for axis in ("y", "y2")
 )
 
 
@@ -90,12 +90,15 @@ def config(filename: str) -> Any:
 def figure(data: ChartData, look: Look) -> Figure:
     """Draw a chart.
 
-    ``layout.meta`` describes the drawing: ``unit``, the ``factor`` of values in it, ``points``,
+    ``layout.meta`` describes the drawing: ``unit``, the ``factor`` of values in it, whether they
+    are ``signed``, ``points``,
     ``x``, ``utc_offset_s`` of times of day, ``aggregate`` (None without one), ``level``,
     ``relative``, ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
     """
     ink = INKS[look.scheme]
-    shown = [line for line in data.lines if not line.hidden]
+    shorts = apart([line.short for line in data.lines])
+    lines = [replace(line, short=short) for line, short in zip(data.lines, shorts, strict=True)]
+    shown = [line for line in lines if not line.hidden]
     drawn = [
         (line, Pen.of(line, place, look.scheme, monochrome=look.monochrome))
         for place, line in enumerate(shown)
@@ -114,7 +117,6 @@ def figure(data: ChartData, look: Look) -> Figure:
     # A few points are shown as single readings, in all lines of a chart or in none.
     few = max((int(np.isfinite(line.curve.values).sum()) for line in shown), default=0)
     marked = few <= _MARKED_POINTS and all(line.low is None for line in shown)
-    is_unified = len(drawn) <= _UNIFIED_HOVER_LINES
     traces = [*_ANCHORS]
     for line, pen in drawn:
         traces += line_traces(
@@ -122,7 +124,6 @@ def figure(data: ChartData, look: Look) -> Figure:
             pen,
             ordinate,
             marked=marked,
-            detailed=not is_unified,
             smoothed=data.smoothing_width > 0,
         )
     ticks = data.ticks if rug_rows else ()
@@ -131,7 +132,6 @@ def figure(data: ChartData, look: Look) -> Figure:
         for tick in ticks
     }
     traces += rug(ticks, rug_rows, strokes)
-    layout["hovermode"] = "x unified" if is_unified else "closest"
     layout["annotations"] = end_labels(labelled, data.window, ordinate, limits, plot_px)
     layout["shapes"] = hairlines(ticks, strokes)
     if not drawn:
@@ -146,6 +146,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     layout["meta"] = {
         "unit": ordinate.unit,
         "factor": ordinate.factor,
+        "signed": ordinate.signed,
         "points": sum(len(line.curve.values) for line in shown),
         "x": data.x.value,
         "utc_offset_s": utc_offset_s(data.window) if data.x is XAxis.WALL else None,
@@ -153,7 +154,7 @@ def figure(data: ChartData, look: Look) -> Figure:
         "level": data.level.value,
         "relative": data.relative.value,
         "notes": [*data.notes, *_left_out(shown, ordinate)],
-        "lines": _listed(data.lines, {line.key: pen for line, pen in drawn}, look.scheme),
+        "lines": _listed(lines, {line.key: pen for line, pen in drawn}, look.scheme),
     }
     return {"data": traces, "layout": layout}
 

@@ -72,12 +72,11 @@ def typed(values: Float64Array) -> dict[str, str]:
 
 
 def line_traces(
-    line: Line, pen: Pen, ordinate: Ordinate, *, marked: bool, detailed: bool, smoothed: bool
+    line: Line, pen: Pen, ordinate: Ordinate, *, marked: bool, smoothed: bool
 ) -> list[Figure]:
     """Return a line with its band; the line is dotted where runs are missing.
 
-    ``marked`` dots each point; ``detailed`` adds all facts to the hover text, ``smoothed`` that the
-    band holds the measured values.
+    ``marked`` dots each point; ``smoothed`` says that the band holds the measured values.
     """
     traces = []
     if line.low is not None and line.high is not None:
@@ -87,37 +86,20 @@ def line_traces(
         if smoothed or np.any(high > low):
             traces.append(_band(line, low, high, pen, edged=smoothed))
     values = ordinate.of(line.curve.values)
-    whole = _stroke(line, values, ordinate, pen, marked=marked, detailed=detailed)
+    whole = _stroke(line, values, pen, marked=marked)
     if line.partial is None or not line.partial.any():
         return [*traces, whole]
     # Dotted up to the neighbouring points, so that the two parts meet.
     partial = line.partial
     reach = partial | np.append(partial[1:], False) | np.insert(partial[:-1], 0, False)
-    dotted = _stroke(
-        line,
-        np.where(reach, values, np.nan),
-        ordinate,
-        Pen(pen.colour, _PARTIAL_DASH, pen.width),
-        marked=False,
-        detailed=detailed,
-    )
-    dotted["hovertemplate"] = dotted["hovertemplate"].replace("<extra>", " · not all runs<extra>")
+    pen = Pen(pen.colour, _PARTIAL_DASH, pen.width)
+    dotted = _stroke(line, np.where(reach, values, np.nan), pen, marked=False)
+    dotted["meta"] = {"key": line.key, "partial": True}
     whole["y"] = typed(np.where(partial, np.nan, values))
     return [*traces, whole, dotted]
 
 
-def _stroke(
-    line: Line,
-    values: Float64Array,
-    ordinate: Ordinate,
-    pen: Pen,
-    *,
-    marked: bool,
-    detailed: bool,
-) -> Figure:
-    unit = f" {ordinate.unit}" if ordinate.unit else ""
-    estimated = " estimated" if line.estimated else ""
-    number = "%{y:+.4~g}" if ordinate.signed else "%{y:.4~g}"
+def _stroke(line: Line, values: Float64Array, pen: Pen, *, marked: bool) -> Figure:
     dots = np.isfinite(values) if marked else _lonely_points(values)
     trace: Figure = {
         "type": "scatter",
@@ -128,7 +110,6 @@ def _stroke(
         "y": typed(values),
         "line": {"color": pen.colour, "width": pen.width, "simplify": True},
         "connectgaps": False,
-        "hovertemplate": f"{number}{unit}{estimated}<extra>{_said(line, detailed)}</extra>",
     }
     if pen.dash != "solid":
         trace["line"]["dash"] = pen.dash
@@ -139,13 +120,6 @@ def _stroke(
             "line": {"width": 0},
         }
     return trace
-
-
-def _said(line: Line, detailed: bool) -> str:
-    """Return the hover text of a line: its name and, at one point only, its details."""
-    if detailed:
-        return "<br>".join(map(escaped, (line.short, *line.facts)))
-    return " · ".join(map(escaped, (line.short, *line.facts[:3])))
 
 
 def _lonely_points(values: Float64Array) -> BoolArray:
@@ -174,7 +148,6 @@ def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged:
         "fill": "toself",
         "fillcolor": translucent(pen.colour, 0.16),
         "line": outline,
-        "hoverinfo": "skip",
         "name": f"{line.label} min–max",
         "meta": {"key": line.key},
     }
@@ -205,14 +178,13 @@ def _marks(
         "yaxis": "y2",
         "x": [tick.x for tick in shown],
         "y": [row] * len(shown),
-        "text": [escaped(tick.text) for tick in shown],
+        "text": [tick.text for tick in shown],
         "marker": {
             "symbol": symbol,
             "size": size,
             "color": stroke,
             "line": {"width": 1.4 if symbol.endswith("open") else 0, "color": stroke},
         },
-        "hovertemplate": "%{text}<extra></extra>",
         "name": name,
         "meta": {"key": shown[0].key},
     }

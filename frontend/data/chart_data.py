@@ -11,7 +11,15 @@ from radt.frontend.data.aggregate import Baseline, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
 from radt.frontend.data.catalog import RunEntry, Tints
 from radt.frontend.data.cells import Cells, Shift, united
-from radt.frontend.data.lines import Facts, Feed, Sight, feeds, mean_curve, points_each, run_line
+from radt.frontend.data.lines import (
+    Facts,
+    Feed,
+    Sight,
+    feeds,
+    mean_curve,
+    points_each,
+    run_line,
+)
 from radt.frontend.data.metrics import quantity_of, series_of
 from radt.frontend.data.model import EMPTY, ChartData, Curve, Line, Tick
 from radt.frontend.data.series_cache import GAP_INTERVALS, Ask

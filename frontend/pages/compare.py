@@ -23,6 +23,7 @@ from radt.errors import RadtError, UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
+from radt.frontend.data.lines import apart
 from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import STATUS_WORDS, Quantity
 from radt.frontend.data.source import Source
@@ -281,7 +282,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
         "notes": selection_notes(selection),
         "automatic": selection.automatic,
         "live": any(not run.record.status.ended for run in runs.values()),
-        "units": [_unit(unit, Tints(source)) for unit in selection.units],
+        "units": _units(selection, Tints(source)),
         "metrics": [
             _metric(quantity, natural_x(source, selection, quantity.metric))
             for quantity in available
@@ -328,14 +329,20 @@ def _summary(selection: Selection) -> str:
     )
 
 
-def _unit(unit: Unit, tints: Tints) -> dict[str, Any]:
+def _units(selection: Selection, tints: Tints) -> list[dict[str, Any]]:
+    names = apart([unit.runs[0].workload_name for unit in selection.units])
+    return [_unit(unit, name, tints) for unit, name in zip(selection.units, names, strict=True)]
+
+
+def _unit(unit: Unit, name: str, tints: Tints) -> dict[str, Any]:
+    """Return a workload of the list; ``name`` is what differs from the names of the others."""
     record = unit.workload.record
     first = unit.runs[0]
     return {
         "pick": str(Pick.workload(record.experiment, record.workload_id)),
         "key": f"w{record.workload_id[:ID_DIGITS]}",
         "whole": unit.whole,
-        "name": first.workload_name,
+        "name": name,
         "title": f"workload {first.workload_name}",
         "note": units.plural(len(unit.runs), "run"),
         "dash": first.dash,

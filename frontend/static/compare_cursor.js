@@ -1,10 +1,12 @@
-/* The Compare page: zoom and cursor of all charts with the same x axis, and highlighted runs. */
+/* The Compare page: zoom and cursor of all charts with the same x axis, the tooltip, and highlighted
+   runs. */
 "use strict";
 
 (function () {
   const page = window.radt.compare;
-  const { h, setWindow } = window.radt;
+  const { h, clock, setWindow } = window.radt;
   const MAX_VALUES = 10;
+  const AWAY_PX = 20;
 
   /* ---- zoom ---------------------------------------------------------------------------------- */
 
@@ -57,24 +59,23 @@
 
   let frame = 0;
 
-  function track(card, event) {
+  function track(card, { clientX, clientY, buttons }) {
     if (frame) window.cancelAnimationFrame(frame);
-    const { clientX, buttons } = event;
     frame = window.requestAnimationFrame(() => {
       frame = 0;
       const layout = card.graph._fullLayout;
       if (!card.drawn || !layout || buttons) return clear();
-      const axis = layout.xaxis;
-      const px = clientX - card.graph.getBoundingClientRect().left - axis._offset;
-      if (px < 0 || px > axis._length) return clear();
-      const at = axis.p2c(px);
+      const { xaxis } = layout;
+      const box = card.graph.getBoundingClientRect();
+      const px = clientX - box.left - xaxis._offset;
+      if (px < 0 || px > xaxis._length) return clear();
+      const at = xaxis.p2c(px);
       const x = axisOf(card);
       for (const other of page.drawn()) {
-        const own = other === card;
-        // Plotly shows the position under the pointer, except times of day, which it lacks.
-        if (other.near && axisOf(other) === x && (!own || x === "wall")) mark(other, at, own);
+        if (other.near && axisOf(other) === x) mark(other, at, other === card);
         else if (other.cursor) other.cursor.hidden = true;
       }
+      show(card, at, { x: clientX, y: clientY, top: box.top });
       return undefined;
     });
   }
@@ -83,6 +84,8 @@
     if (frame) window.cancelAnimationFrame(frame);
     frame = 0;
     for (const card of page.cards.values()) if (card.cursor) card.cursor.hidden = true;
+    tip.hidden = true;
+    light(null);
   }
 
   function mark(card, at, own) {
@@ -94,8 +97,7 @@
     }
     if (!card.cursor) {
       card.values = h("div", { class: "cursor-values" });
-      card.time = h("div", { class: "cursor-time" });
-      card.cursor = h("div", { class: "cursor", "aria-hidden": "true" }, card.values, card.time);
+      card.cursor = h("div", { class: "cursor", "aria-hidden": "true" }, card.values);
       card.body.append(card.cursor);
     }
     card.cursor.hidden = false;
@@ -103,25 +105,101 @@
     card.cursor.style.top = `${yaxis._offset}px`;
     card.cursor.style.height = `${yaxis._length}px`;
     card.cursor.dataset.side = px > xaxis._length / 2 ? "left" : "right";
-    card.cursor.toggleAttribute("data-own", own);
-    card.time.hidden = axisOf(card) !== "wall";
-    if (!card.time.hidden) {
-      const [from, to] = page.rangeOf(card.graph._fullLayout);
-      card.time.textContent = page.timeText(at, to - from);
-      // Keep the label inside the plot: there is no room beside it.
-      const half = card.time.offsetWidth / 2;
-      const middle = Math.min(Math.max(px, half), xaxis._length - half);
-      card.time.style.left = `${middle - px - half}px`;
-    }
     const found = own ? [] : valuesAt(card, at);
     card.values.hidden = !found.length;
     card.values.replaceChildren(
-      ...found.slice(0, MAX_VALUES).map(({ colour, value }) => {
-        const swatch = h("i", {});
-        swatch.style.background = colour;
-        return h("span", {}, swatch, value);
-      }),
+      ...found.slice(0, MAX_VALUES).map(({ line, value }) => h("span", {}, ink(line), number(value))),
       found.length > MAX_VALUES ? h("span", {}, `+ ${found.length - MAX_VALUES}`) : "");
+  }
+
+  /* ---- the tooltip --------------------------------------------------------------------------- */
+
+  const tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
+  document.body.append(tip);
+
+  function ink(line) {
+    const mark_ = h("i", {});
+    mark_.style.background = line.colour;
+    return mark_;
+  }
+
+  /* The values of one chart beside the pointer, never below it. */
+  function show(card, at, pointer) {
+    const marked = markAt(card, pointer);
+    const found = marked ? [] : valuesAt(card, at);
+    const { yaxis } = card.graph._fullLayout;
+    const away = ({ value }) =>
+      Math.abs(yaxis._offset + yaxis.d2p(value) - (pointer.y - pointer.top));
+    const nearest = found.reduce((best, one) => (best && away(best) <= away(one) ? best : one), null);
+    const first = Math.max(0, Math.min(found.indexOf(nearest) - MAX_VALUES / 2,
+      found.length - MAX_VALUES));
+    const unit = card.meta.unit && ` ${card.meta.unit}`;
+    light(card, nearest ? nearest.line.key : marked && marked.key);
+    tip.hidden = false;
+    tip.replaceChildren(
+      h("p", { class: "tip-at" }, placeText(card, at)),
+      marked ? h("p", {}, marked.text) : "",
+      h("table", {}, found.slice(first, first + MAX_VALUES).map((one) =>
+        h("tr", { "data-nearest": one === nearest },
+          h("td", {}, ink(one.line)),
+          h("td", { class: "tip-name" }, one.line.short),
+          h("td", {}, `${card.meta.signed && one.value > 0 ? "+" : ""}${number(one.value)}${unit}`),
+          h("td", { class: "tip-band" },
+            one.band ? `${number(one.band[0])} – ${number(one.band[1])}` : "")))),
+      found.length > MAX_VALUES ? h("p", { class: "tip-at" }, `+ ${found.length - MAX_VALUES} more`) : "",
+      h("p", { class: "tip-at" }, nearest
+        ? [...nearest.line.facts, nearest.partial ? "not all runs" : ""].filter(Boolean).join(" · ")
+        : ""));
+    const left = pointer.x + AWAY_PX + tip.offsetWidth < window.innerWidth;
+    tip.style.left = `${left ? pointer.x + AWAY_PX : Math.max(4, pointer.x - AWAY_PX - tip.offsetWidth)}px`;
+    const top = Math.min(pointer.y - tip.offsetHeight / 2, window.innerHeight - tip.offsetHeight - 8);
+    tip.style.top = `${Math.max(8, top)}px`;
+  }
+
+  function placeText(card, at) {
+    const [from, to] = page.rangeOf(card.graph._fullLayout);
+    const x = axisOf(card);
+    const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10((to - from) / 100))));
+    if (x === "wall") return page.timeText(at, to - from);
+    if (x === "step") return `step ${Math.round(at).toLocaleString("en")}`;
+    if (x === "epoch") return `epoch ${at.toFixed(2)}`;
+    return clock(at, digits);
+  }
+
+  /* The mark of an epoch or span under the pointer, of the rows below the lines. */
+  function markAt(card, pointer) {
+    const { xaxis, yaxis2 } = card.graph._fullLayout;
+    const py = pointer.y - pointer.top - yaxis2._offset;
+    if (yaxis2._length < 4 || py < 0 || py > yaxis2._length) return null;
+    const row = Math.round(yaxis2.p2d(py));
+    const px = pointer.x - card.graph.getBoundingClientRect().left - xaxis._offset;
+    let best = null;
+    for (const { yaxis, text, x, y, meta } of card.graph._fullData || []) {
+      if (yaxis !== "y2" || !text || y[0] !== row) continue;
+      text.forEach((one, place) => {
+        const away = Math.abs(xaxis.d2p(x[place]) - px);
+        if (away < 8 && (!best || away < best.away)) best = { away, text: one, key: meta.key };
+      });
+    }
+    return best;
+  }
+
+  /* Make one line of a chart, and its entry in the list, stand out. */
+  let lit = [];
+  function light(card, key) {
+    for (const [element, property] of lit) element.style.removeProperty(property);
+    for (const one of document.querySelectorAll(".pick[data-lit]")) delete one.dataset.lit;
+    lit = [];
+    if (!key) return;
+    for (const trace of card.graph._fullData || [])
+      if (isLine(trace) && trace.meta.key === key)
+        for (const path of card.graph.querySelectorAll(`.trace${trace.uid} .js-line`)) {
+          path.style.setProperty("stroke-width", "2.8px");
+          lit.push([path, "stroke-width"]);
+        }
+    const [stem] = key.split(/[/@]/, 1);
+    for (const one of document.querySelectorAll(`.pick[data-key="${stem}"], .pick[data-unit="${stem}"]`))
+      one.dataset.lit = "";
   }
 
   /* A time of day in the axis's time zone, which is that of the server. */
@@ -141,20 +219,39 @@
     return String(Number(value.toPrecision(4)));
   };
 
-  /* The value of each line at a position of the axis, from the drawn points. */
+  const isLine = ({ meta, yaxis, fill }) => meta && meta.key && yaxis !== "y2" && fill !== "toself";
+
+  /* The value of each line at a position of the axis, from the drawn points, the highest first. */
   function valuesAt(card, at) {
     const lines = new Map(((card.meta && card.meta.lines) || []).map((one) => [one.key, one]));
     const found = new Map();
     for (const trace of card.graph._fullData || []) {
-      const key = trace.meta && trace.meta.key;
-      const isLine = key && trace.yaxis !== "y2" && trace.fill !== "toself";
-      if (!isLine || trace.hoverinfo === "skip" || !lines.has(key)) continue;
-      const place = nearest(trace.x, at);
-      const value = place < 0 ? NaN : Number(trace.y[place]);
-      if (Number.isFinite(value))
-        found.set(key, { colour: lines.get(key).colour, value: number(value), at: value });
+      const line = trace.meta && lines.get(trace.meta.key);
+      if (!line) continue;
+      const entry = found.get(line.key) || { line };
+      if (trace.fill === "toself") entry.band = bandAt(trace, at);
+      else if (isLine(trace)) {
+        const place = nearest(trace.x, at);
+        const value = place < 0 ? NaN : Number(trace.y[place]);
+        if (Number.isFinite(value)) Object.assign(entry, { value, partial: trace.meta.partial });
+      }
+      found.set(line.key, entry);
     }
-    return [...found.values()].sort((a, b) => b.at - a.at);
+    return [...found.values()].filter(({ value }) => value !== undefined)
+      .sort((a, b) => b.value - a.value);
+  }
+
+  /* A band is one outline a stretch: its upper edge, then its lower edge backwards, then a gap. */
+  function bandAt({ x, y }, at) {
+    for (let start = 0; start < x.length;) {
+      let end = start;
+      while (end < x.length && Number.isFinite(plain(x[end]))) end++;
+      const half = (end - start) / 2;
+      const place = nearest(x.slice(start, start + half), at);
+      if (place >= 0) return [y[end - 1 - place], y[start + place]];
+      start = end + 1;
+    }
+    return null;
   }
 
   const plain = (x) => (typeof x === "string" ? Date.parse(`${x.replace(" ", "T")}Z`) : Number(x));

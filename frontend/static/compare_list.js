@@ -100,12 +100,13 @@
         item: one ? Object.assign({}, unit.runs[0], { pick: unit.pick }) : unit,
         swatch: one ? (whole ? unit : unit.runs[0]) : whole ? unit : null,
         // A single run of several has its own name, as its line does.
-        label: one ? unit.runs[0].short : unit.name,
+        label: one && unit.runs[0].letter ? `${unit.name} ${unit.runs[0].letter}` : unit.name,
         name: one ? unit.runs[0].name : unit.note,
         note: one ? unit.runs[0].note : "",
         title: one ? unit.runs[0].title : unit.title,
         hidden: gone,
         keys: [unit.key, ...runs],
+        unit: unit.key,
         strong: !one,
         workload: unit.key.slice(1),
         enter: () => page.highlight([...stems, ...runs], stems),
@@ -169,6 +170,7 @@
     const words = [label, name].filter(Boolean).join(" ");
     return h("div", {
       class: "pick", "data-hidden": hidden && "", "data-run": item.id, "data-key": item.key,
+      "data-unit": asked.unit,
       "data-words": `${title} ${words} ${note}`.toLowerCase(),
       onpointerenter: enter,
       onpointerleave: () => page.highlight(null),

@@ -462,7 +462,8 @@ def test_what_is_estimated_is_dashed_and_says_so(demo, source, level):
     drawn = timeseries.figure(data, Look(Scheme.DARK))
     (trace,) = lines_of(drawn)
     assert trace["line"]["dash"] == "6px,3px"
-    assert "W estimated" in trace["hovertemplate"]
+    assert drawn["layout"]["meta"]["unit"] == "W"
+    assert drawn["layout"]["meta"]["lines"][0]["facts"][-1] == "estimated"
     assert data.quantity.subtitle == "estimated rate · process tree"
     assert data.quantity.explanation.startswith("Share of the card's energy above idle by SM time.")
     measured = timeseries.figure(draw(source, "process.memory.rss", level=level), Look(Scheme.DARK))

@@ -13,6 +13,7 @@ from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import Tints, read_catalog
 from radt.frontend.data.cells import moving_mean, of_points
 from radt.frontend.data.chart_data import axes_of, chart_data
+from radt.frontend.data.lines import apart
 from radt.frontend.data.spec import (
     Aggregate,
     BoardSpec,
@@ -233,8 +234,7 @@ def test_lines_against_a_run(demo, source, relative, expected, own, unit):
     drawn = figure(data, Look())
     assert drawn["layout"]["meta"]["unit"] == unit
     assert drawn["layout"]["meta"]["relative"] == relative
-    signs = ["+" in trace.get("hovertemplate", "") for trace in drawn["data"]]
-    assert any(signs) is (relative is Relative.DIFFERENCE)
+    assert drawn["layout"]["meta"]["signed"] is (relative is Relative.DIFFERENCE)
 
 
 def test_a_baseline_is_not_bridged_across_its_gaps(demo, source):
@@ -413,7 +413,7 @@ def test_phases_spans_and_events_are_marked(demo, source):
     drawn = figure(draw(source, selection=selection), Look())
     texts = {t["name"]: t["text"] for t in drawn["data"] if t.get("yaxis") == "y2" and "text" in t}
     assert texts["spans"] == [
-        "solo · &lt;b&gt;warm-up&lt;/b&gt; · 1.00 s",
+        "solo · <b>warm-up</b> · 1.00 s",
         "solo · checkpoint · 250 ms",
     ]
     assert texts["events"] == ["solo · late · top: 3 readings"]
@@ -479,11 +479,8 @@ def test_tooltips_say_what_sets_a_line_apart(demo, source):
     lines = by_name(draw(source))
     assert lines["mix b"].facts[:4] == ("cnn-large", "<i>=mix b", "lr=0.5", "cpu")
     assert "logged by the script" in lines["mix b"].facts
-    drawn = figure(draw(source), Look())
-    hover = next(t["hovertemplate"] for t in drawn["data"] if t["name"].startswith("mix b"))
-    assert "&lt;i&gt;=mix b" in hover
-    assert "<i>" not in hover
-    assert all("text" not in t or t.get("yaxis") == "y2" for t in drawn["data"])
+    assert apart(["eight small, lr 0.1 a", "eight small, lr 0.03 a"]) == ["lr 0.1", "lr 0.03"]
+    assert apart(["three a", "three b", "three"]) == ["three a", "three b", "three"]
     (three,) = [one for one in draw(source, level=Level.WORKLOAD).lines if one.short == "three"]
     assert three.facts[:2] == ("3 runs", "cnn-small")
 

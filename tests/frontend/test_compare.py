@@ -171,9 +171,23 @@ def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     values = [float(text) for text in cursor.locator("span").all_inner_texts()]
     assert len(values) in (5, 6)
     assert all(150 < value < 260 for value in values)
-    expect(card(watched, "loss").locator(".cursor")).to_have_count(0)
+    # Beside the pointer the names too, of which the nearest line is bold in the chart and the list.
+    tip = watched.page.locator(".tip")
+    expect(tip.locator("tr")).to_have_count(6)
+    shown = tip.locator("td:nth-child(3)").all_inner_texts()
+    assert [float(text) for text in shown] == sorted(map(float, shown), reverse=True)
+    box = tip.bounding_box()
+    assert box["x"] > frame["x"] + frame["width"] / 3
+    bold = tip.locator("[data-nearest] .tip-name").inner_text()
+    expect(watched.page.locator(".pick[data-lit]")).to_have_count(1)
+    wide = chart(watched, "loss").evaluate(
+        f"g => {LINES}.filter(t => g.querySelector('.trace' + t.uid + ' .js-line')"
+        ".style.strokeWidth === '2.8px').map(t => t.name)"
+    )
+    assert [name.split("  ")[0] for name in wide] == [bold]
     watched.page.mouse.move(5, 5)
     expect(cursor).to_be_hidden()
+    expect(tip).to_be_hidden()
     assert [url for url in asked if "figure" in url] == []
 
 
