@@ -123,18 +123,18 @@ def latest_experiment(source: Source) -> str:
 
 
 def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
-    """Return the selection; runs of several experiments get a prefix and dashes of their own."""
+    """Return the selection; runs of several experiments get a prefix."""
     units: list[Unit] = []
     missing: list[Pick] = []
     count = left_out = 0
-    for place, (catalog, picks) in enumerate(picked):
+    for catalog, picks in picked:
         prefix = catalog.experiment if len(picked) > 1 else ""
         for workload, runs, whole in _picked_of(catalog, picks, missing):
             shown = runs[: max(0, MAX_RUNS - count)]
             left_out += len(runs) - len(shown)
             count += len(shown)
             if shown:
-                named = tuple(replace(run, prefix=prefix, dash=place) for run in shown)
+                named = tuple(replace(run, prefix=prefix) for run in shown)
                 units.append(Unit(replace(workload, runs=named), whole))
     return Selection(tuple(units), left_out=left_out, missing=tuple(missing))
 

@@ -1,9 +1,10 @@
 """Colours of runs and workloads, and the look that Mantine's components and Plotly's figures share.
 
 A run has the same colour on every page and for every user: it follows from the run's place within
-its experiment, not from the selection (`radt.frontend.data.catalog.Tints`). The first eight colours
-are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour
-vision can distinguish; shades of each follow. All have a contrast of at least 3:1 against the paper
+its experiment (`radt.frontend.data.catalog.tint`), unless another of a few lines has it already.
+The eight colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with
+any kind of colour vision can distinguish; more lines than colours are told apart by their dashes.
+All have a contrast of at least 3:1 against the paper
 (WCAG 2.2, 1.4.11). ``static/core.css`` has the rest of the look: the eight-pixel grid, the system's
 own font, one accent colour. Nothing is fetched from other servers.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 
@@ -51,22 +51,14 @@ _HUES = {
 _PAPERS = {Scheme.LIGHT: "#ffffff", Scheme.DARK: "#1b1e22"}
 MIN_CONTRAST = 3.0
 HUE_COUNT = 8
-SHADE_COUNT = 5
-COLOUR_COUNT = HUE_COUNT * SHADE_COUNT
 
-#: Plotly's names of dashes, for experiments and for print.
+#: Plotly's names of dashes, for lines of the same colour and for print.
 DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "12px,4px", "5px,3px,2px,3px,2px,3px")
 
 
-@cache
 def colour(place: int, scheme: Scheme) -> str:
-    """Return the colour ``#rrggbb`` at a place (from 0) among the hues, then among their shades.
-
-    After `COLOUR_COUNT` the colours repeat: more cannot be distinguished.
-    """
-    hue = _HUES[scheme][place % HUE_COUNT]
-    number = (place // HUE_COUNT) % SHADE_COUNT
-    return hue if number == 0 else _shades(hue, scheme)[number - 1]
+    """Return the colour ``#rrggbb`` at a place (from 0) among the hues, which repeat."""
+    return _HUES[scheme][place % HUE_COUNT]
 
 
 def inks(count: int, scheme: Scheme) -> Sequence[str]:
@@ -85,22 +77,6 @@ def contrast(foreground: str, other: str) -> float:
     """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     lighter, darker = sorted((_luminance(foreground), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
-
-
-def _shades(hue: str, scheme: Scheme) -> Sequence[str]:
-    """Return darker and lighter shades of a hue that contrast with the paper."""
-    paper = _PAPERS[scheme]
-    dark, light = (
-        next(
-            mixed
-            for amount in range(60, -1, -2)
-            if contrast(mixed := _mixed(hue, end, amount / 100), paper) >= MIN_CONTRAST
-        )
-        for end in ("#000000", "#ffffff")
-    )
-    steps = [_mixed(dark, light, number / (SHADE_COUNT - 1)) for number in range(SHADE_COUNT)]
-    # The hue itself replaces the step next to it; the shade furthest from it comes first.
-    return sorted(steps, key=lambda step: contrast(step, hue), reverse=True)[: SHADE_COUNT - 1]
 
 
 def _luminance(hex_colour: str) -> float:

@@ -136,7 +136,7 @@ def _area(
         "y": typed(np.concatenate(ys) * scale.factor) if ys else [None],
         "fill": "toself",
         "fillcolor": translucent(stroke, 0.72),
-        # Neighbours may be shades of one hue.
+        # Neighbours may have the same hue.
         "line": {"width": 0.8, "color": INKS[scheme].paper},
         "hoverinfo": "skip",
     }

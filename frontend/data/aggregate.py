@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from radt.frontend.data.axes import Axis, started_s
-from radt.frontend.data.catalog import RunEntry, Tints
+from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.cells import Cells, group_starts, mean_within, power_of_two
 from radt.frontend.data.lines import Feed, without_parts
 from radt.frontend.data.model import BoolArray, Curve, Line
@@ -64,7 +64,7 @@ class Group:
 
     feeds: tuple[Feed, ...]
     listener: str
-    ordinal: int
+    stroke: Stroke
 
     @property
     def run(self) -> RunEntry:
@@ -140,7 +140,8 @@ def workload_line(
         line,
         key=group.key,
         short=group.short,
-        ordinal=group.ordinal,
+        ordinal=group.stroke.hue,
+        dash=group.stroke.dash,
         estimated=any(feed.estimated for feed in group.feeds),
     )
 
@@ -254,7 +255,6 @@ def combine(
         low[seen],
         high[seen],
         None if partial is None else partial[seen],
-        dash=run.dash,
         is_workload=True,
     )
 

@@ -1,8 +1,8 @@
 """The runs of one experiment in order, and their colours, which depend on the order.
 
-Up to eight runs get the eight colours in order. With more runs, each workload gets a hue and its
-runs get shades of it. The line of a whole workload has the colour of its first run, so it never
-equals the colour of another workload's line or run.
+Up to eight runs get the eight colours in order. With more runs, each workload begins with the next
+colour, and its runs have the colours from there on. The line of a whole workload has the colour of
+its first run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 
 from radt.frontend.data.source import Source
-from radt.frontend.theme import HUE_COUNT, SHADE_COUNT
+from radt.frontend.theme import HUE_COUNT
 from radt.model import Role, RunStatus
 from radt.run_name import family_of, letter_order
 from radt.store.reader import StoreReader
@@ -33,8 +33,7 @@ class RunEntry:
     when they were deleted; both are empty for none. ``is_elsewhere_too`` says that another machine
     has a workload of the same label, ``is_service`` that the run serves others of its workload.
     ``parent`` is the run that a run within a run belongs to (`radt.Run.child`).
-    Where several experiments are compared, ``prefix`` is the name of the run's experiment and
-    ``dash`` the experiment's place (from 0): lines of the first are solid.
+    Where several experiments are compared, ``prefix`` is the name of the run's experiment.
     """
 
     record: RunRecord
@@ -48,7 +47,6 @@ class RunEntry:
     is_service: bool = False
     parent: RunEntry | None = None
     prefix: str = ""
-    dash: int = 0
 
     @property
     def run_id(self) -> str:
@@ -290,32 +288,61 @@ def _entries(
     return tuple(entries)
 
 
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """Look of a line: indices of its colour and its dash in `radt.frontend.theme`."""
+
+    hue: int
+    dash: int = 0
+
+
+def told_apart(wanted: Iterable[Stroke]) -> list[Stroke]:
+    """Return strokes of which no two are alike, as near to those wanted as possible.
+
+    Up to eight have eight different hues; more keep their hues and differ by their dashes.
+    """
+    wanted = list(wanted)
+    found: list[Stroke] = []
+    for stroke in wanted:
+        if len(wanted) <= HUE_COUNT:
+            hues = {one.hue for one in found}
+            free = ((stroke.hue + step) % HUE_COUNT for step in range(HUE_COUNT))
+            hue = next(hue for hue in free if hue not in hues)
+            found.append(stroke if hue == stroke.hue else Stroke(hue))
+        else:
+            dash = stroke.dash
+            while Stroke(stroke.hue, dash) in found:
+                dash += 1
+            found.append(Stroke(stroke.hue, dash))
+    return found
+
+
 class Tints:
-    """Colour indices for `radt.frontend.theme.colour`."""
+    """Strokes of the runs of a selection, and of their workloads.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    Raises:
+        StoreError: The store cannot be read.
+    """
 
-    def run(self, run: RunEntry) -> int:
-        """Return the colour index of a run.
+    def __init__(self, source: Source, runs: Iterable[RunEntry]) -> None:
+        runs = list(runs)
+        own = [
+            Stroke(tint(read_catalog(source, run.record.experiment), run.run_id, run))
+            for run in runs
+        ]
+        self._runs = dict(zip([run.run_id for run in runs], told_apart(own), strict=True))
+        firsts = {run.record.workload_id: run.run_id for run in reversed(runs)}
+        ids = list(dict.fromkeys(run.record.workload_id for run in runs))
+        strokes = told_apart(self._runs[firsts[workload_id]] for workload_id in ids)
+        self._workloads = dict(zip(ids, strokes, strict=True))
 
-        Raises:
-            StoreError: The store cannot be read.
-        """
-        catalog = read_catalog(self._source, run.record.experiment)
-        return tint(catalog, run.run_id, run)
+    def run(self, run: RunEntry) -> Stroke:
+        """Return the stroke of a run."""
+        return self._runs[run.run_id]
 
-    def workload(self, run: RunEntry) -> int:
-        """Return the colour index of a run's workload.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
-        catalog = read_catalog(self._source, run.record.experiment)
-        if run.workload_ordinal >= len(catalog.workloads):
-            return self.run(run)
-        first = catalog.workloads[run.workload_ordinal].runs[0]
-        return tint(catalog, first.run_id, first)
+    def workload(self, run: RunEntry) -> Stroke:
+        """Return the stroke of a run's workload: of its first run, unless another has its hue."""
+        return self._workloads[run.record.workload_id]
 
 
 def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
@@ -324,14 +351,8 @@ def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
     if entry is None:
         return 0
     if len(catalog.runs) <= HUE_COUNT:
-        return entry.ordinal
+        return entry.ordinal % HUE_COUNT
     place = 0
     if entry.workload_ordinal < len(catalog.workloads):
         place = entry.ordinal - catalog.workloads[entry.workload_ordinal].runs[0].ordinal
-    hue, again = entry.workload_ordinal % HUE_COUNT, entry.workload_ordinal // HUE_COUNT
-    return hue + HUE_COUNT * ((place + again) % SHADE_COUNT)
-
-
-def beside(place: int, number: int) -> int:
-    """Return another shade of a colour, for the second and third device of a workload."""
-    return (place + HUE_COUNT * number) % (HUE_COUNT * SHADE_COUNT)
+    return (entry.workload_ordinal + place) % HUE_COUNT

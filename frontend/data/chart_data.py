@@ -9,7 +9,7 @@ from dataclasses import replace
 from radt.frontend.data import aggregate as aggregating
 from radt.frontend.data.aggregate import Baseline, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
-from radt.frontend.data.catalog import RunEntry, Tints
+from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
 from radt.frontend.data.cells import Cells, Shift, united
 from radt.frontend.data.lines import (
     Facts,
@@ -125,7 +125,7 @@ class _Chart:
         self.aggregate = spec.aggregate
         if self.aggregate is Aggregate.AUTO:
             self.aggregate = self.quantity.default_aggregate
-        self.tints = Tints(source)
+        self.tints = Tints(source, self.runs.values())
         self.feeds = feeds(self.runs, series, self.tints)
         run_ids = tuple(self.runs)
         self.gaps: Sequence[GapRecord] = source.remember(
@@ -160,7 +160,13 @@ class _Chart:
                 line = replace(line, facts=facts.of_feeds(group.feeds))
                 lines.append((places[group.run.run_id], line))
         lines.sort(key=lambda placed: placed[0])
-        shown, relative, notes = self.compared([line for _, line in lines])
+        strokes = told_apart(Stroke(line.ordinal, line.dash) for _, line in lines)
+        shown, relative, notes = self.compared(
+            [
+                replace(line, ordinal=stroke.hue, dash=stroke.dash)
+                for (_, line), stroke in zip(lines, strokes, strict=True)
+            ]
+        )
         singly = {run_id: run for run_id, run in self.runs.items() if not together[run_id]}
         return ChartData(
             quantity=self.quantity,
@@ -181,7 +187,7 @@ class _Chart:
 
     def run_line(self, feed: Feed) -> Line | None:
         if feed.key in self.spec.hidden:
-            return hidden_line(feed.key, feed.label, feed.short, feed.ordinal, feed.dash)
+            return hidden_line(feed.key, feed.label, feed.short, feed.stroke)
         around = self.read(feed, self.around) if self.around is not None else None
         points = points_each(
             sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds)
@@ -191,8 +197,7 @@ class _Chart:
 
     def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
         if group.key in self.spec.hidden and not even_hidden:
-            short, run = group.short, group.run
-            line = hidden_line(group.key, short, short, group.ordinal, run.dash)
+            line = hidden_line(group.key, group.short, group.short, group.stroke)
             return replace(line, is_workload=True)
         first = self.axis.maps.get(group.run.run_id)
         shift = first.by if isinstance(first, Shift) else 0.0
@@ -257,13 +262,13 @@ class _Chart:
         if self.axis.by_step:
             return ()
         markers = _markers(self.source, tuple(self.runs))
-        places = {run_id: self.tints.run(run) for run_id, run in singly.items()}
+        places = {run_id: self.tints.run(run).hue for run_id, run in singly.items()}
         return ticks(singly, places, markers, self.axis, self.window)
 
 
-def hidden_line(key: str, label: str, short: str, ordinal: int, dash: int) -> Line:
+def hidden_line(key: str, label: str, short: str, stroke: Stroke) -> Line:
     """Return a hidden line: listed, without data."""
-    return Line(key, label, short, ordinal, EMPTY, dash=dash, hidden=True)
+    return Line(key, label, short, stroke.hue, EMPTY, dash=stroke.dash, hidden=True)
 
 
 def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:

@@ -6,13 +6,12 @@ one line, named after the device, instead of several on top of each other.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from radt.frontend.data.catalog import RunEntry, Tints, beside
+from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.cells import Cells, moving_mean
 from radt.frontend.data.model import EMPTY, SCOPE_WORDS, BoolArray, Curve, Line
 from radt.frontend.data.source import Source
@@ -37,7 +36,7 @@ class Feed:
     key: str
     label: str
     short: str
-    ordinal: int
+    stroke: Stroke
     listener: str
     parts: tuple[tuple[RunEntry, SeriesRecord], ...]
 
@@ -57,10 +56,6 @@ class Feed:
         return self.listener, record.workload_id, record.host
 
     @property
-    def dash(self) -> int:
-        return self.parts[0][0].dash
-
-    @property
     def estimated(self) -> bool:
         return any(record.estimated for _, record in self.parts)
 
@@ -70,7 +65,7 @@ def feeds(
 ) -> tuple[Feed, ...]:
     """Sort the series of one metric into lines, in the order of the runs.
 
-    With ``tints`` None, colours are assigned as if there were at most eight runs.
+    With ``tints`` None they all have the same stroke.
 
     Readings of the same quantity by two listeners are two lines, named after the listeners. The sum
     of other series (all disks, besides each disk) is named total.
@@ -96,7 +91,7 @@ def feeds(
                     _key(f"r{run.run_id[:ID_DIGITS]}", record, several=several),
                     title,
                     run.short + suffix,
-                    tints.run(run) if tints else run.ordinal,
+                    tints.run(run) if tints else Stroke(0),
                     record.listener,
                     parts,
                 )
@@ -108,32 +103,23 @@ def feeds(
         label = f"{first.workload_name}  {device or host or 'host'}"
         short = f"{first.workload_name} {device}".rstrip()
         suffix = f" {listener}" if several else ""
-        ordinal = first.ordinal
+        stroke = Stroke(0)
         if tints:
+            # Each MLflow run has devices of its own: MLflow does not record which are the same.
             alone = first.record.is_from_mlflow
-            ordinal = tints.run(first) if alone else tints.workload(first)
+            stroke = tints.run(first) if alone else tints.workload(first)
         own.append(
             Feed(
                 _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
                 label + suffix,
                 short + suffix,
-                ordinal,
+                stroke,
                 listener,
                 tuple(on_device),
             )
         )
     own.sort(key=lambda feed: (places[feed.parts[0][0].run_id], feed.label))
-    seen: Counter[str] = Counter()
-    shaded = []
-    for feed in own:
-        # Several devices of one workload, several processes of one run: shades of its colour. Each
-        # MLflow run has devices of its own: MLflow does not record which ones are the same.
-        first = feed.parts[0][0]
-        own_devices = first.record.is_from_mlflow
-        owner = first.run_id if own_devices else feed.key[: 1 + ID_DIGITS]
-        shaded.append(replace(feed, ordinal=beside(feed.ordinal, seen[owner])))
-        seen[owner] += 1
-    return tuple(shaded)
+    return tuple(own)
 
 
 def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
@@ -173,12 +159,12 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
         feed.key,
         feed.label,
         feed.short,
-        feed.ordinal,
+        feed.stroke.hue,
         curve,
         low,
         high,
         estimated=feed.estimated,
-        dash=feed.dash,
+        dash=feed.stroke.dash,
     )
 
 

@@ -154,7 +154,7 @@ class Line:
 
     ``key`` identifies the line permanently: views name hidden and highlighted lines by it.
     ``label`` is the full name, ``short`` fits beside the line, ``facts`` are shown on hover;
-    ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` counts experiments. ``low`` and
+    ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` for its `DASHES`. ``low`` and
     ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where some of the runs are
     missing; ``estimated`` says that the values were apportioned, not measured. A ``hidden`` line
     has no points: it is listed, not drawn.

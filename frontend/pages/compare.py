@@ -21,7 +21,7 @@ from flask import Flask, Response, request
 from radt import units
 from radt.errors import RadtError, UsageError
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.data.catalog import RunEntry, Tints
+from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
 from radt.frontend.data.lines import apart
 from radt.frontend.data.metrics import quantities, sections
@@ -40,7 +40,7 @@ from radt.frontend.pages.page import (
 )
 from radt.frontend.pages.select import selection_notes
 from radt.frontend.selection import Selection, Unit, read_selection
-from radt.frontend.theme import Scheme, colour
+from radt.frontend.theme import DASHES, Scheme, colour
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus
 
@@ -282,7 +282,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
         "notes": selection_notes(selection),
         "automatic": selection.automatic,
         "live": any(not run.record.status.ended for run in runs.values()),
-        "units": _units(selection, Tints(source)),
+        "units": _units(selection, Tints(source, runs.values())),
         "metrics": [
             _metric(quantity, natural_x(source, selection, quantity.metric))
             for quantity in available
@@ -345,8 +345,7 @@ def _unit(unit: Unit, name: str, tints: Tints) -> dict[str, Any]:
         "name": name,
         "title": f"workload {first.workload_name}",
         "note": units.plural(len(unit.runs), "run"),
-        "dash": first.dash,
-        **_colours(tints.workload(first)),
+        **_look(tints.workload(first)),
         "runs": [_run(run, tints) for run in unit.runs],
     }
 
@@ -372,8 +371,7 @@ def _run(run: RunEntry, tints: Tints) -> dict[str, Any]:
         "title": " · ".join(filter(None, details)),
         "status": record.status.value,
         "note": _note(run),
-        "dash": run.dash,
-        **_colours(tints.run(run)),
+        **_look(tints.run(run)),
     }
 
 
@@ -391,8 +389,10 @@ def _note(run: RunEntry) -> str:
     return " · ".join(words)
 
 
-def _colours(place: int) -> dict[str, str]:
-    return {str(scheme): colour(place, scheme) for scheme in Scheme}
+def _look(stroke: Stroke) -> dict[str, str]:
+    """Return the colour of each scheme, and the dashes."""
+    colours = {str(scheme): colour(stroke.hue, scheme) for scheme in Scheme}
+    return {**colours, "stroke": DASHES[stroke.dash % len(DASHES)]}
 
 
 def _metric(quantity: Quantity, x: XAxis) -> dict[str, Any]:

@@ -162,9 +162,7 @@
     const { enter, remove } = asked;
     const mark = swatch ? coloured("swatch", swatch.light, swatch.dark) : h("span", { class: "swatch" });
     if (swatch) {
-      const stroke = strokeOf(swatch.key);
-      if (stroke) page.dashed(mark, stroke);
-      else if (swatch.dash) mark.dataset.dash = swatch.dash;
+      page.dashed(mark, strokeOf(swatch.key) || swatch.stroke);
       if (page.board().monochrome) mark.dataset.mono = "";
     } else mark.dataset.none = "";
     const words = [label, name].filter(Boolean).join(" ");

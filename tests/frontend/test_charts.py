@@ -19,7 +19,7 @@ from radt.frontend.data.metrics import automatic_metrics, quantities, quantity_o
 from radt.frontend.data.model import Quantity, unit_scale
 from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window
 from radt.frontend.selection import read_selection
-from radt.frontend.theme import COLOUR_COUNT, INKS, MIN_CONTRAST, Scheme, colour, contrast
+from radt.frontend.theme import HUE_COUNT, INKS, MIN_CONTRAST, Scheme, colour, contrast
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
@@ -291,8 +291,8 @@ def test_labels_keep_their_distance_and_stay_inside():
 
 @pytest.mark.parametrize("scheme", Scheme)
 def test_colours_are_told_apart_from_each_other_and_from_the_paper(scheme):
-    colours = [colour(place, scheme) for place in range(COLOUR_COUNT)]
-    assert len(set(colours)) == COLOUR_COUNT
+    colours = [colour(place, scheme) for place in range(HUE_COUNT)]
+    assert len(set(colours)) == HUE_COUNT
     for one in colours:
         assert contrast(one, INKS[scheme].paper) >= MIN_CONTRAST, one
 

@@ -10,7 +10,7 @@ import pytest
 
 from radt.frontend.charts.layout import axis_ticks
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.data.catalog import Tints, read_catalog
+from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.cells import moving_mean, of_points
 from radt.frontend.data.chart_data import axes_of, chart_data
 from radt.frontend.data.lines import apart
@@ -25,7 +25,7 @@ from radt.frontend.data.spec import (
     XAxis,
 )
 from radt.frontend.selection import read_selection
-from radt.frontend.theme import HUE_COUNT, Scheme, colour
+from radt.frontend.theme import HUE_COUNT
 from radt.frontend.view import View
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
@@ -488,22 +488,26 @@ def test_tooltips_say_what_sets_a_line_apart(demo, source):
 # -- colours -----------------------------------------------------------------------------------
 
 
-def test_many_runs_are_shades_of_their_workloads_hue(demo, source):
+def test_any_eight_lines_have_eight_hues_and_more_differ_by_dashes(demo, source):
     for number in range(10):
         demo.workload(EXPERIMENT, f"w{number}", [demo.run(letter, "n", 1.0) for letter in "abc"])
     catalog = read_catalog(source, EXPERIMENT)
-    tints = Tints(source)
-    places = {run.short: tints.run(run) for run in catalog.runs.values()}
-    hues = {name: place % HUE_COUNT for name, place in places.items()}
-    assert hues["w3 a"] == hues["w3 b"] == hues["w3 c"] == 3
-    assert len({places["w3 a"], places["w3 b"], places["w3 c"], places["w2 a"]}) == 4
-    # The ninth workload has the first one's hue, in another shade.
-    assert hues["w8 a"] == hues["w0 a"]
-    assert places["w8 a"] != places["w0 a"]
-    first = catalog.workloads[3].runs[0]
-    assert tints.workload(catalog.workloads[3].runs[2]) == tints.run(first)
-    shades = [colour(places[f"w3 {letter}"], Scheme.DARK) for letter in "abc"]
-    assert len(set(shades)) == 3
+    runs = list(catalog.runs.values())
+
+    def drawn(level, *which):
+        picks = tuple(Pick.run(EXPERIMENT, run.run_id) for run in which)
+        selection = read_selection(source, View(picks=picks))
+        data = chart_data(source, selection, ChartSpec("loss", level=level), BoardSpec(), None)
+        return [(line.ordinal % HUE_COUNT, line.dash) for line in data.lines]
+
+    # Of the first, fourth and ninth workload: some have the same colour in other charts.
+    few = drawn(Level.RUN, *runs[:2], *runs[9:12], *runs[24:27])
+    assert sorted(few) == [(hue, 0) for hue in range(HUE_COUNT)]
+    assert few[0] == (0, 0)
+    assert len(set(drawn(Level.RUN, *runs))) == 30
+    assert len({hue for hue, _ in drawn(Level.WORKLOAD, *runs[:24])}) == 8
+    # The rows of a workload differ on its own page and on all others.
+    assert len({tint(catalog, run.run_id) for run in runs[:3]}) == 3
 
 
 def test_devices_of_one_workload_are_told_apart(demo, source):

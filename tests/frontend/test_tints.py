@@ -7,7 +7,7 @@ import json
 import pytest
 
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.data.catalog import Tints
+from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.report import read_shown
 from radt.frontend.data.report_model import Choices
@@ -95,7 +95,9 @@ def test_a_run_has_one_colour_on_all_pages(demo, source, count):
     assert len(runs) == count
     seen = set()
     for run in runs:
-        expected = [colour(Tints(source).run(run), scheme) for scheme in LOOKS]
+        expected = [
+            colour(tint(read_catalog(source, "study"), run.run_id), scheme) for scheme in LOOKS
+        ]
         pages = (on_select, in_the_basket, in_the_list_of_compare, in_a_chart)
         for page in (*pages, on_its_workloads_page, on_report):
             assert page(source, run) == expected, (page.__name__, run.short)
@@ -110,7 +112,7 @@ def test_a_workload_has_the_colour_of_its_first_run_in_the_reports_table(demo, s
     first = [runs[0] for runs in _workloads(source)]
     assert len(first) > 3
     for run in first:
-        assert colour(Tints(source).run(run), Scheme.DARK) in drawn
+        assert colour(tint(read_catalog(source, "study"), run.run_id), Scheme.DARK) in drawn
 
 
 def _workloads(source):
