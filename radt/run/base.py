@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from radt.errors import UsageError
 from radt.home import RunDir
 from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
-from radt.run.files import add_file, add_text
+from radt.run.files import add_content, add_file
 from radt.run.instruments import EpochMarker, Instruments, Span
 from radt.run.limits import LimitedJournal
+from radt.run.media import IMAGE_SUFFIXES, IMAGES, TABLES, json_of, path_at, png_of, stepped
 from radt.run.passthrough import NullJournal
 from radt.run.steps import Batch, Batches
 
@@ -106,14 +110,73 @@ class RunBase:
         if (run_dir := self._files()) is not None:
             add_file(run_dir, Path(path), artifact_path)
 
-    def log_text(self, text: str, file: str) -> None:
+    def log_text(self, text: str, file: str, step: int | None = None) -> None:
         """Record text as an artifact named ``file``, which may contain folders: ``a/b.txt``.
 
+        With a step it is one of a sequence, which the dashboard shows with a slider: step 3 of
+        ``a/b.txt`` is the artifact ``a/b/step-3.txt``. Text of the same file and step replaces an
+        earlier one.
+
         Raises:
+            TypeError: The step is not an integer.
             UsageError: ``file`` is absolute or leads out of the artifacts.
         """
+        path = stepped(file, step)
         if (run_dir := self._files()) is not None:
-            add_text(run_dir, text, file)
+            data = text.encode("utf-8", errors="backslashreplace")  # lone surrogates
+            add_content(run_dir, data, path)
+
+    def log_image(self, name: str, image: Any, step: int | None = None) -> None:
+        """Record an image, at a step one of a sequence: ``log_image("val/masks", mask, step)``.
+
+        It becomes an artifact, ``images/val/masks/step-100.png``; without a step
+        ``images/val/masks.png``. An image of the same name and step replaces an earlier one.
+
+        Args:
+            name: Its name, which may contain folders.
+            image: An array or a tensor of the shape (height, width) or (height, width, 1, 3 or 4):
+                uint8, boolean, or float from 0 to 1; a matplotlib figure; a PIL image; or the path
+                of a PNG, JPEG, GIF, WebP or SVG file, which is copied. Arrays are stored as PNG.
+            step: The step it belongs to.
+
+        Raises:
+            FileNotFoundError: There is no file of this path.
+            TypeError: ``image`` is none of these, or the step not an integer.
+            UsageError: The name leads out of the artifacts; the shape, type or values of an array
+                or the kind of a file are not those of an image.
+        """
+        if isinstance(image, (str, os.PathLike)):
+            file = Path(image)
+            if file.suffix.lower() not in IMAGE_SUFFIXES:
+                raise UsageError(
+                    f"{file.name!r:.80} is not an image that browsers show",
+                    f"Save it as one of {' '.join(sorted(IMAGE_SUFFIXES))}",
+                )
+            path, read = path_at(IMAGES, name, file.suffix.lower(), step), file.read_bytes
+        else:
+            path, read = path_at(IMAGES, name, ".png", step), partial(png_of, image)
+        if (run_dir := self._files()) is not None:
+            add_content(run_dir, read(), path)
+
+    def log_table(self, name: str, table: Any, step: int | None = None) -> None:
+        """Record a table, at a step one of a sequence: ``log_table("errors", frame, step)``.
+
+        It becomes an artifact, ``tables/errors/step-100.json``, in the format of MLflow's
+        ``log_table``. A table of the same name and step replaces an earlier one.
+
+        Args:
+            name: Its name, which may contain folders.
+            table: A DataFrame, whose index is left out, or a dictionary of columns: lists, arrays
+                or tensors.
+            step: The step it belongs to.
+
+        Raises:
+            TypeError: ``table`` is neither, or the step not an integer.
+            UsageError: The name leads out of the artifacts, or columns differ in length.
+        """
+        path = path_at(TABLES, name, ".json", step)
+        if (run_dir := self._files()) is not None:
+            add_content(run_dir, json_of(table), path)
 
     # Markers ---------------------------------------------------------------------------------
 

@@ -41,16 +41,15 @@ def add_file(run_dir: RunDir, source: Path, folder: str | None) -> None:
     _place(run_dir, target, fill)
 
 
-def add_text(run_dir: RunDir, text: str, file: str) -> None:
-    """Write a text as a file in UTF-8.
+def add_content(run_dir: RunDir, content: bytes, file: str) -> None:
+    """Write a file; an earlier one is replaced.
 
     Raises:
         UsageError: ``file`` leads out of the run's artifacts.
     """
-    data = text.encode("utf-8", errors="backslashreplace")  # lone surrogates
 
     def fill(partial: Path) -> Iterator[str]:
-        partial.write_bytes(data)
+        partial.write_bytes(content)
         return iter(())
 
     _place(run_dir, _inside(run_dir, file), fill)

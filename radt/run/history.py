@@ -104,7 +104,7 @@ def _leave_out(name: str, value: object, error: Exception) -> None:
         return
     warn_once(
         f"{name!r:.80} is not recorded: log takes numbers, and this is a "
-        f"{type(value).__name__}. Files are recorded by run.log_artifact(path)"
+        f"{type(value).__name__}. Use run.log_image, log_table, log_text or log_artifact"
     )
 
 
