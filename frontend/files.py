@@ -3,6 +3,10 @@
 They pass the same checks as every page (`radt.frontend.auth`), are attachments that browsers
 neither show nor run, and are sent by the server's own thread from the open file, so that a slow
 download of gigabytes does not delay other visitors. Other sites' pages cannot start a download.
+
+The Run page shows pictures, sounds and films (``view``): only as their media type, which browsers
+must not second-guess, and in a sandbox, so that a script in an SVG does not run even if somebody
+opens its address. All else of a file reaches the page as text in JSON (`radt.frontend.run_routes`).
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from dash import Dash
 from flask import Response, request
-from werkzeug.wsgi import wrap_file
+from werkzeug.wsgi import FileWrapper, wrap_file
 
 from radt.errors import RadtError, RunNotFoundError, StoreError
+from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run_files import folders_of, open_below, spool_of
 from radt.frontend.data.source import Source
 from radt.home import RunDir
@@ -34,6 +39,8 @@ _OUTPUT_LOG = RunDir(Path()).output_log.name
 _HTTP_REFUSED, _HTTP_MISSING, _HTTP_FAILED, _HTTP_BUSY = 403, 404, 500, 503
 _TEXT = "text/plain; charset=utf-8"
 _BINARY = "application/octet-stream"
+#: An SVG may have styles of its own; nothing is loaded, and nothing runs.
+_IN_SANDBOX = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 # Creating a trace of a long run takes seconds of a core, and disk space for its file.
 _tracing = threading.Lock()
 
@@ -48,6 +55,11 @@ def artifact_address(run_id: str, path: str) -> str:
     return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
 
 
+def view_address(run_id: str, path: str) -> str:
+    """Return the address at which a browser shows a picture, a sound or a film."""
+    return f"/files/{quote(run_id, safe='')}/view?{urlencode({'path': os.fsencode(path)})}"
+
+
 def trace_address(run_id: str) -> str:
     """Return the address of a run's trace for ui.perfetto.dev."""
     return f"/files/{quote(run_id, safe='')}/trace"
@@ -57,20 +69,26 @@ def register(app: Dash, source: Source) -> None:
     """Register the routes, behind the same checks as every page."""
 
     def log_file(run_id: str) -> Response:
-        return _refused() or _answer(lambda: _log(source, run_id))
+        return refused() or answered(lambda: _log(source, run_id))
 
     def artifact(run_id: str) -> Response:
-        return _refused() or _answer(lambda: _artifact(source, run_id, _path()))
+        return refused() or answered(lambda: _artifact(source, run_id, path_asked()))
+
+    def view(run_id: str) -> Response:
+        return refused() or answered(lambda: _view(source, run_id, path_asked()))
 
     def trace(run_id: str) -> Response:
-        return _refused() or _answer(lambda: _trace(source, run_id))
+        return refused() or answered(lambda: _trace(source, run_id))
 
     # Dash answers all other addresses with the page; these are more exact, so they win.
-    for name, view in (("log", log_file), ("artifact", artifact), ("trace", trace)):
-        app.server.add_url_rule(f"/files/<run_id>/{name}", f"radt-file-{name}", view)
+    for name, answer in (
+        *(("log", log_file), ("artifact", artifact)),
+        *(("view", view), ("trace", trace)),
+    ):
+        app.server.add_url_rule(f"/files/<run_id>/{name}", f"radt-file-{name}", answer)
 
 
-def _path() -> str:
+def path_asked() -> str:
     """Return the path as the file system stores it; names may hold bytes that are not UTF-8."""
     query = request.query_string.decode("ascii", "replace")
     query_fields = parse_qs(
@@ -79,14 +97,14 @@ def _path() -> str:
     return query_fields.get("path", [""])[0]
 
 
-def _refused() -> Response | None:
+def refused() -> Response | None:
     """Refuse requests caused by other sites, such as links and images."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
     return _text("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
 
 
-def _answer(make: Callable[[], Response]) -> Response:
+def answered(make: Callable[[], Response]) -> Response:
     try:
         return make()
     except RunNotFoundError as error:
@@ -128,18 +146,44 @@ def _log(source: Source, run_id: str) -> Response:
     return _sent(open_log(record, source.address), name, _TEXT)
 
 
-def _artifact(source: Source, run_id: str, path: str) -> Response:
-    record = _record(source, run_id)
+def open_artifact(record: RunRecord, store: StoreAddress, path: str) -> BinaryIO:
+    """Open an artifact in a run's spool, or in MLflow's artifacts if they are here.
+
+    Raises:
+        RunNotFoundError: There is no such file on this machine.
+    """
     problem: RunNotFoundError | None = None
-    for folder in folders_of(record, source.address):
+    for folder in folders_of(record, store):
         try:
-            return _sent(open_below(folder.path, path), path.rpartition("/")[2], _BINARY)
+            return open_below(folder.path, path)
         except RunNotFoundError as error:
             problem = error
     raise problem or RunNotFoundError(
-        f"the artifacts of run {run_id[:12]} are not on this machine",
+        f"the artifacts of run {record.run_id[:12]} are not on this machine",
         f"They are on {record.host}" if record.host else None,
     )
+
+
+def _artifact(source: Source, run_id: str, path: str) -> Response:
+    file = open_artifact(_record(source, run_id), source.address, path)
+    return _sent(file, path.rpartition("/")[2], _BINARY)
+
+
+def _view(source: Source, run_id: str, path: str) -> Response:
+    media_type = MEDIA_TYPES.get(suffix_of(path))
+    if media_type is None:
+        raise RunNotFoundError("only pictures, sounds and films are shown", "Download the file")
+    file = open_artifact(_record(source, run_id), source.address, path)
+    status = os.fstat(file.fileno())
+    # Werkzeug's own wrapper can begin in the middle, which players ask for.
+    response = Response(FileWrapper(file), mimetype=media_type, direct_passthrough=True)
+    response.content_length = status.st_size
+    response.headers["Content-Security-Policy"] = _IN_SANDBOX
+    response.headers["Cache-Control"] = "private, no-cache"
+    response.set_etag(f"{status.st_mtime_ns:x}-{status.st_size:x}")
+    response.call_on_close(file.close)
+    response.make_conditional(request, accept_ranges=True, complete_length=status.st_size)
+    return response
 
 
 def _trace(source: Source, run_id: str) -> Response:

@@ -4,11 +4,12 @@ In the browser the view is the JSON in the store ``view``, which controls change
 The address carries the same view, so that a link, a reload or the back button restores it.
 
 Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
-search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``c`` a chart (its
-metric, then its own settings; repeated), ``x``, ``level``, ``smooth``, ``rel``, ``base`` and
-``mono`` for all charts, ``col`` a column of the table of runs (its key, ``~`` and a width;
-repeated), ``t.AXIS`` the zoom, ``o.NAME`` an option of one page. Without ``s``, ``c`` or ``col``
-the dashboard picks, and keeps picking as new runs start; ``s=`` and ``c=`` select nothing.
+search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``id`` the run of
+the Run page, ``c`` a chart (its metric, then its own settings; repeated), ``x``, ``level``,
+``smooth``, ``rel``, ``base`` and ``mono`` for all charts, ``col`` a column of the table of runs
+(its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom, ``o.NAME`` an option of one page.
+Without ``s``, ``c`` or ``col`` the dashboard picks, and keeps picking as new runs start; ``s=`` and
+``c=`` select nothing.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class View:
     search: str = ""
     experiment: str | None = None
     workload: str | None = None
+    run: str | None = None
     charts: tuple[ChartSpec, ...] | None = None
     board: BoardSpec = field(default_factory=BoardSpec)
     windows: Mapping[XAxis, Window] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class View:
             "search": single.get("q", ""),
             "experiment": single.get("e"),
             "workload": single.get("w"),
+            "run": single.get("id"),
             "board": _long(single, _BOARD_NAMES),
             "windows": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("t.")},
             "options": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("o.")},
@@ -115,7 +118,10 @@ class View:
         pairs: list[tuple[str, str]] = []
         if self.picks is not None:
             pairs += [("s", text) for text in format_picks(self.picks) or [""]]
-        for name, value in (("q", self.search), ("e", self.experiment), ("w", self.workload)):
+        for name, value in (
+            *(("q", self.search), ("e", self.experiment)),
+            *(("w", self.workload), ("id", self.run)),
+        ):
             if value:
                 pairs.append((name, value))
         pairs += _short(self.board.to_json(), _BOARD_NAMES)
@@ -152,6 +158,7 @@ class View:
             search=_text(content.get("search")) or "",
             experiment=_text(content.get("experiment")),
             workload=_text(content.get("workload")),
+            run=_text(content.get("run")),
             charts=with_slots(
                 tuple(
                     spec
@@ -185,7 +192,7 @@ class View:
         content: dict[str, Any] = {}
         if self.picks is not None:
             content["picks"] = [str(pick) for pick in self.picks]
-        for name in ("search", "experiment", "workload"):
+        for name in ("search", "experiment", "workload", "run"):
             if getattr(self, name):
                 content[name] = getattr(self, name)
         if self.charts is not None:

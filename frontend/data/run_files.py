@@ -66,7 +66,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Artifacts by path; ``left_out`` counts those beyond `MAX_LISTED`."""
+    """Artifacts by path; ``left_out`` counts those beyond the most that were asked for."""
 
     files: tuple[Artifact, ...] = ()
     left_out: int = 0
@@ -130,7 +130,7 @@ def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
     return folders
 
 
-def list_artifacts(record: RunRecord, store: StoreAddress) -> Listing:
+def list_artifacts(record: RunRecord, store: StoreAddress, max_files: int = MAX_LISTED) -> Listing:
     """Return all regular files of the run, each path once, sorted by path."""
     artifacts: dict[str, Artifact] = {}
     count = 0
@@ -139,7 +139,7 @@ def list_artifacts(record: RunRecord, store: StoreAddress) -> Listing:
             if path in artifacts:
                 continue
             count += 1
-            if len(artifacts) < MAX_LISTED:
+            if len(artifacts) < max_files:
                 artifacts[path] = Artifact(path, size_bytes, folder.place)
     files = tuple(sorted(artifacts.values(), key=lambda artifact: artifact.path))
     return Listing(files, count - len(files))
@@ -201,10 +201,10 @@ def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
     if start and len(lines) > 1:
         lines = lines[1:]  # starts within a line
     is_cut = start > 0 or len(lines) > max_lines
-    return Tail(tuple(_shown(line) for line in lines[-max_lines:]), size_bytes, is_cut)
+    return Tail(tuple(shown_line(line) for line in lines[-max_lines:]), size_bytes, is_cut)
 
 
-def _shown(line: str) -> str:
+def shown_line(line: str) -> str:
     """Return a line without escapes; of a progress bar, its last state."""
     line = _ESCAPES.sub("", line)
     parts = [part for part in line.split("\r") if part]

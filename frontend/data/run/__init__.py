@@ -1,0 +1,1 @@
+"""What the Run page shows of one run; no components."""

@@ -1,0 +1,59 @@
+"""How a file is shown, by the end of its name.
+
+Only these media types are ever sent to be shown; none of them runs scripts (`radt.frontend.files`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+
+class Kind(StrEnum):
+    """How the page shows a file."""
+
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    TEXT = "text"  # if it is one
+
+
+#: Kinds that browsers show themselves, with their media types.
+MEDIA_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".svg": "image/svg+xml",
+    ".mp3": "audio/mpeg",
+    ".wav": "audio/wav",
+    ".ogg": "audio/ogg",
+    ".flac": "audio/flac",
+    ".m4a": "audio/mp4",
+    ".mp4": "video/mp4",
+    ".webm": "video/webm",
+}
+_OTHERS = {
+    ".csv": Kind.TABLE,
+    ".tsv": Kind.TABLE,
+    ".parquet": Kind.TABLE,
+    ".json": Kind.JSON,
+    ".md": Kind.MARKDOWN,
+}
+
+
+def suffix_of(path: str) -> str:
+    """Return the end of a name in lower case: ``.png``."""
+    return PurePosixPath(path).suffix.lower()
+
+
+def kind_of(path: str) -> Kind:
+    """Return how a file is shown."""
+    suffix = suffix_of(path)
+    if suffix in MEDIA_TYPES:
+        return Kind(MEDIA_TYPES[suffix].partition("/")[0])
+    return _OTHERS.get(suffix, Kind.TEXT)

@@ -1,0 +1,126 @@
+"""Parts of a log by their place in the file, so that a log of any length is never read whole.
+
+A part is whole lines. Places are bytes from the file's beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from radt.frontend.data.run_files import shown_line
+
+PART_BYTES = 64 * 1024
+MAX_MATCHES = 200
+#: Longer searches go on where they stopped.
+_SEARCH_S = 1.0
+_BLOCK_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines from ``start`` to ``end`` of a log that has ``size`` bytes.
+
+    ``rest`` is the log's last line while that has no end, such as a progress bar.
+    """
+
+    start: int
+    end: int
+    size: int
+    lines: tuple[str, ...]
+    rest: str = ""
+
+
+def part_before(file: BinaryIO, end: int | None) -> Part:
+    """Return the lines before a place; the last ones if it is None."""
+    size = os.fstat(file.fileno()).st_size
+    end = size if end is None else min(end, size)
+    start = max(0, end - PART_BYTES)
+    data = _read(file, start, end)
+    if start:
+        first = data.find(b"\n") + 1
+        if 0 < first < len(data):  # else the part is within one line
+            data, start = data[first:], start + first
+    return _part(data, start, size)
+
+
+def part_after(file: BinaryIO, start: int) -> Part:
+    """Return the lines after a place, where a line begins."""
+    size = os.fstat(file.fileno()).st_size
+    start = min(start, size)
+    return _part(_read(file, start, start + PART_BYTES), start, size)
+
+
+def _read(file: BinaryIO, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(max(0, end - start))
+
+
+def _part(data: bytes, start: int, size: int) -> Part:
+    length = data.rfind(b"\n") + 1
+    at_end = start + len(data) >= size
+    rest = data[length:] if at_end else b""
+    if not length and not at_end:
+        length = len(data)  # a line longer than a part
+    lines = data[:length].decode("utf-8", "replace").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    shown = tuple(map(shown_line, lines))
+    return Part(start, start + length, size, shown, shown_line(rest.decode("utf-8", "replace")))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A line with the text: where it begins, its number (from 1), and itself."""
+
+    start: int
+    number: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Lines with a text.
+
+    ``scanned`` is how far the search came, and ``lines`` how many lines it passed; it did not come
+    to the end if that is before ``size``, after `MAX_MATCHES` or a second.
+    """
+
+    matches: tuple[Match, ...]
+    scanned: int
+    lines: int
+    size: int
+
+
+def search(file: BinaryIO, text: str, scanned: int = 0, lines: int = 0) -> Found:
+    """Return lines that contain a text, in any case (of ASCII letters), from a place on."""
+    size = os.fstat(file.fileno()).st_size
+    wanted = text.encode("utf-8", "replace").lower()
+    matches: list[Match] = []
+    if not wanted:
+        return Found((), size, lines, size)
+    until = time.monotonic() + _SEARCH_S
+    while scanned < size and len(matches) < MAX_MATCHES and time.monotonic() < until:
+        data = _read(file, scanned, scanned + _BLOCK_BYTES)
+        length = data.rfind(b"\n") + 1 or len(data)  # whole lines
+        data = data[:length]
+        lowered, at, counted, number = data.lower(), 0, 0, lines
+        while (at := lowered.find(wanted, at)) >= 0:
+            begin = data.rfind(b"\n", 0, at) + 1
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            number += data.count(b"\n", counted, begin)
+            counted = begin
+            line = shown_line(data[begin:end].decode("utf-8", "replace"))
+            matches.append(Match(scanned + begin, number + 1, line))
+            at = end + 1
+            if len(matches) >= MAX_MATCHES:
+                length = min(at, len(data))
+                break
+        lines += data.count(b"\n", 0, length)
+        scanned += length
+        if not data:
+            break  # it became shorter
+    return Found(tuple(matches), scanned, lines, size)

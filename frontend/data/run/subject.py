@@ -1,0 +1,91 @@
+"""The run that the page shows, and the runs to choose from and to compare it with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from radt.errors import RunNotFoundError
+from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog, tint
+from radt.frontend.data.source import Source
+from radt.frontend.data.workload.subject import experiment_of
+from radt.frontend.view import View
+
+#: The length of the list of other runs; a search finds the rest.
+MAX_OFFERED = 80
+#: The view's option with the run that the shown one is compared with.
+OTHER = "run.other"
+
+
+@dataclass(frozen=True)
+class RunSubject:
+    """A run among those of its experiment, and the one that it is compared with, if any.
+
+    ``automatic``: it is shown because it is the newest.
+    """
+
+    catalog: Catalog
+    run: RunEntry
+    other: RunEntry | None
+    automatic: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        return not self.run.record.status.ended
+
+    @property
+    def hue(self) -> int:
+        """The run's colour index, the same on all pages."""
+        return tint(self.catalog, self.run.run_id, self.run)
+
+
+def find_run(source: Source, view: View) -> RunSubject:
+    """Return the run of a view, by default the newest of the experiment in focus.
+
+    It is compared with the run that the view names, by default the one before it.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        NothingRecordedError: No experiment is stored.
+        StoreError: The store cannot be read.
+    """
+    if view.run is None:
+        catalog = read_catalog(source, experiment_of(source, view))
+        if not catalog.runs:
+            raise RunNotFoundError(
+                f"experiment {catalog.experiment} has no runs in {source.address}",
+                "They may have been deleted. Choose another on the Select page",
+            )
+        run = max(catalog.runs.values(), key=lambda run: run.record.created_ns)
+    else:
+        wanted = view.run
+        record = source.remember(("run", wanted), lambda reader: reader.find_run(wanted))
+        catalog = read_catalog(source, record.experiment)
+        run = catalog.runs[record.run_id]
+    return RunSubject(catalog, run, _other(catalog, run, view), automatic=view.run is None)
+
+
+def _other(catalog: Catalog, run: RunEntry, view: View) -> RunEntry | None:
+    if wanted := view.options.get(OTHER):
+        matches = [run_id for run_id in catalog.runs_like(wanted) if run_id != run.run_id]
+        if matches:
+            return catalog.runs[matches[0]]
+    before = [other for other in catalog.runs.values() if other.ordinal < run.ordinal]
+    return before[-1] if before else None
+
+
+def offered(catalog: Catalog, search: str, shown: RunEntry | None) -> list[dict[str, Any]]:
+    """Return the runs to choose from, the newest first, including the shown one."""
+    words = search.lower().split()
+    options: list[dict[str, Any]] = []
+    for run in reversed(list(catalog.runs.values())):
+        label = label_of(run)
+        if run == shown or all(word in label.lower() for word in words):
+            options.append({"value": run.run_id, "label": label})
+    first = options[:MAX_OFFERED]
+    return first + [o for o in options[MAX_OFFERED:] if shown and o["value"] == shown.run_id]
+
+
+def label_of(run: RunEntry) -> str:
+    """Return ``three b  cnn-small · 1f2e3d4c``."""
+    return f"{run.title} · {run.run_id[:8]}"

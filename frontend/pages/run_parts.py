@@ -1,0 +1,378 @@
+"""The elements of the Run page, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from radt import units
+from radt.errors import StoreError
+from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.run.facts import MAX_CURVES, Difference, Differences, MetricRow, curve
+from radt.frontend.data.run.subject import RunSubject, label_of, offered
+from radt.frontend.data.source import Source
+from radt.frontend.data.spec import ChartSpec, Pick
+from radt.frontend.files import log_address, trace_address
+from radt.frontend.pages.page import attributes, subject_list
+from radt.frontend.pages.workload_parts import device_name, swatch
+from radt.frontend.view import View
+from radt.model import RunStatus
+from radt.store.records import Float64Array
+
+#: The size of a metric's small curve.
+_CURVE_WIDTH, _CURVE_HEIGHT = 96, 20
+
+
+def head(subject: RunSubject) -> Component:
+    """Return the run's name, links to the other pages, and the list of other runs."""
+    run = subject.run
+    picked = View(picks=(Pick.run(run.record.experiment, run.run_id),)).to_query()
+    workload = View(workload=run.record.workload_id).to_query()
+    return html.Div(
+        [
+            swatch(subject.hue),
+            html.H1(run.title),
+            html.Span(run.record.experiment, className="workload-dim"),
+            html.Span("newest", className="workload-mark", hidden=not subject.automatic),
+            html.Span(className="push"),
+            dcc.Link("Charts", href=f"/compare?{picked}", className="run-link"),
+            dcc.Link("Workload", href=f"/workload?{workload}", className="run-link"),
+            html.A(
+                "Perfetto trace",
+                href=trace_address(run.run_id),
+                download="",
+                className="run-link",
+                title="Created on request. Open it at ui.perfetto.dev, which reads it in the "
+                "browser; nothing is uploaded.",
+            ),
+            subject_list(
+                *("run-pick", offered(subject.catalog, "", run), run.run_id),
+                label="Another run",
+                nothing="No matching run in this experiment",
+            ),
+        ],
+        className="workload-head",
+    )
+
+
+def facts_bar(subject: RunSubject) -> list[Component]:
+    """Return the state of the run and its command."""
+    record = subject.run.record
+    facts = [_fact("Status", STATUS_WORDS[record.status], status=record.status)]
+    if record.end_reason:
+        bad = record.status is not RunStatus.FINISHED
+        facts.append(_fact("Reason", record.end_reason, bad=bad))
+    began_ns = record.started_ns or record.created_ns
+    began = datetime.fromtimestamp(began_ns / 1e9).astimezone()
+    facts.append(_fact("Began", began.strftime("%Y-%m-%d %H:%M:%S")))
+    if record.started_ns and record.ended_ns:
+        facts.append(_fact("Lasted", units.duration((record.ended_ns - record.started_ns) / 1e9)))
+    if not record.is_from_mlflow:
+        collocation = "" if record.collocation == "-" else f" · {record.collocation}"
+        facts.append(_fact("Devices", device_name(record.devices) + collocation))
+    if record.host:
+        facts.append(_fact("Machine", record.host))
+    facts.append(_fact("Run id", record.run_id))
+    if record.command:
+        facts.append(_fact("Command", record.command, code=True))
+    return facts
+
+
+def _fact(
+    name: str,
+    text: str,
+    *,
+    status: RunStatus | None = None,
+    bad: bool = False,
+    code: bool = False,
+) -> Component:
+    marks = {"data_status": status.value} if status else {"data_bad": "yes"} if bad else {}
+    return html.Div(
+        [html.Dt(name), html.Dd(html.Code(text) if code else text, **attributes(**marks))],
+        className="run-command" if code else None,
+        **attributes(data_fact=name.lower().replace(" ", "-")),
+    )
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def metrics_panel(content: Sequence[Component]) -> Component:
+    """Return the panel of all metrics in numbers, with a field to find one."""
+    return _panel(
+        "Metrics",
+        html.Div(list(content), id="run-metrics"),
+        dmc.TextInput(
+            id="run-filter",
+            placeholder="Find a metric",
+            size="xs",
+            w=200,
+            debounce=150,
+            **attributes(aria_label="Find a metric"),
+        ),
+    )
+
+
+def metrics_section(
+    source: Source, subject: RunSubject, rows: Sequence[MetricRow], search: str
+) -> list[Component]:
+    """Return the table of all metrics whose names have all words of a search."""
+    if not rows:
+        return [html.P("No metrics recorded.", className="workload-dim")]
+    words = search.lower().split()
+    shown = [row for row in rows if all(word in row.name.lower() for word in words)]
+    if not shown:
+        return [html.P(f"None of {len(rows)} metrics matches.", className="workload-dim")]
+    ended = not subject.is_live
+    body = [
+        _metric_row(subject, row, _curve(source, row, ended=ended) if place < MAX_CURVES else None)
+        for place, row in enumerate(shown)
+    ]
+    names = ("metric", "unit", "last", "min", "max", "mean", "values", "")
+    numeric = range(2, 7)
+    table = html.Table(
+        [
+            html.Thead(
+                html.Tr(
+                    [
+                        html.Th(
+                            name or html.Span("curve", className="unseen"),
+                            scope="col",
+                            className="workload-right" if place in numeric else None,
+                        )
+                        for place, name in enumerate(names)
+                    ]
+                )
+            ),
+            html.Tbody(body),
+        ],
+        className="workload-table run-metrics",
+    )
+    return [_scrolling(table, "Metrics")]
+
+
+def _curve(source: Source, row: MetricRow, *, ended: bool) -> Float64Array | None:
+    try:
+        return curve(source, row, ended=ended)
+    except StoreError:
+        return None  # a damaged chunk, which the Compare page names
+
+
+def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None) -> Component:
+    run = subject.run
+    chart = View(
+        picks=(Pick.run(run.record.experiment, run.run_id),), charts=(ChartSpec(row.series.metric),)
+    )
+    numbers = (row.last, row.minimum, row.maximum, row.mean)
+    cells = [html.Td(_number(row, number), title=_exact(number)) for number in numbers]
+    return html.Tr(
+        [
+            html.Th(
+                dcc.Link(row.name, href=f"/compare?{chart.to_query()}"),
+                scope="row",
+                title=row.explanation,
+            ),
+            html.Td(row.label, className="workload-dim"),
+            *cells,
+            html.Td(f"{row.count:,}", className="workload-dim"),
+            html.Td(_small_curve(values)),
+        ],
+        **attributes(data_metric=row.name),
+    )
+
+
+def _number(row: MetricRow, value: float | None) -> str:
+    scaled = row.scaled(value)
+    return units.NO_VALUE if scaled is None else units.significant(scaled, 4)
+
+
+def _exact(value: float | None) -> str | None:
+    return None if value is None else repr(value)
+
+
+def _small_curve(values: Float64Array | None) -> Component:
+    """Return a curve without axes, in the colour of text.
+
+    It is a mask, as a strict content policy allows no inline SVG from Dash.
+    """
+    finite = np.asarray([]) if values is None else values[np.isfinite(values)]
+    if len(finite) < 2:
+        return html.Span()
+    low, high = float(finite.min()), float(finite.max())
+    x = np.linspace(1, _CURVE_WIDTH - 1, len(finite))
+    spread = high - low
+    share = (finite - low) / spread if spread > 0 else np.full(len(finite), 0.5)
+    y = _CURVE_HEIGHT - 2 - share * (_CURVE_HEIGHT - 4)
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    picture = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}'>"
+        f"<polyline points='{points}' fill='none' stroke='black' stroke-width='1.25'/></svg>"
+    )
+    mask = f'url("data:image/svg+xml,{quote(picture)}")'
+    return html.Span(className="run-curve", style={"maskImage": mask, "WebkitMaskImage": mask})
+
+
+# -- what the browser fills ----------------------------------------------------------------------
+
+
+def media_panel() -> Component:
+    """Return the panel of images, tables and texts by step; hidden without any."""
+    return html.Section(
+        [html.H2("Logged by step"), html.Div(id="run-media")],
+        id="run-media-panel",
+        className="workload-panel",
+        hidden=True,
+    )
+
+
+def log_panel(subject: RunSubject) -> Component:
+    """Return the panel of the log."""
+    return html.Section(
+        [
+            html.Div(
+                [
+                    html.H2("Log"),
+                    html.Span(className="push"),
+                    html.Span(id="run-log-note", className="workload-dim"),
+                    html.Div(id="run-log-tools", className="run-tools"),
+                    html.A("whole log", href=log_address(subject.run.run_id), download=""),
+                ],
+                className="workload-log-head",
+            ),
+            html.Div(id="run-log-found"),
+            html.Pre(
+                id="run-log",
+                className="workload-log",
+                tabIndex=0,
+                role="log",
+                **attributes(aria_label="Log", aria_live="off"),
+            ),
+        ],
+        className="workload-panel",
+    )
+
+
+def files_panel() -> Component:
+    """Return the panel of files with the beginning of the chosen one."""
+    return _panel(
+        "Files",
+        html.Div(
+            [
+                html.Div(id="run-files", className="run-files"),
+                html.Div(
+                    [
+                        html.Div(id="run-preview"),
+                        html.Div(
+                            dcc.Markdown("", id="run-markdown", link_target="_blank"),
+                            id="run-markdown-box",
+                            hidden=True,
+                        ),
+                    ],
+                    className="run-preview",
+                ),
+            ],
+            className="run-files-grid",
+        ),
+    )
+
+
+# -- beside another run --------------------------------------------------------------------------
+
+
+def other_panel(subject: RunSubject, content: Sequence[Component]) -> Component:
+    """Return the panel of parameters, tags and packages, with the choice of another run."""
+    other = subject.other
+    return _panel(
+        "Parameters and environment",
+        html.Div(list(content), id="run-differences", className="run-differences"),
+        html.Span("compared with", className="workload-dim"),
+        subject_list(
+            "run-other",
+            offered(subject.catalog, "", other),
+            None if other is None else other.run_id,
+            label="Run to compare with",
+            nothing="No matching run in this experiment",
+        ),
+    )
+
+
+def differences_section(subject: RunSubject, parts: Sequence[Differences]) -> list[Component]:
+    """Return a table for each kind of fact: open what differs, to be opened what does not."""
+    heads = ["", "this run"]
+    if subject.other is not None:
+        heads.append(label_of(subject.other))
+    return [
+        html.Div([html.H3(part.title), *_facts(part, heads)], className="workload-facts-part")
+        for part in parts
+        if part.facts
+    ]
+
+
+def _facts(part: Differences, heads: Sequence[str]) -> list[Component]:
+    differing = [fact for fact in part.facts if fact.differs]
+    same = [fact for fact in part.facts if not fact.differs]
+    alone = len(heads) == 2
+    content: list[Component] = []
+    if differing:
+        rows = [_fact_row(fact, [fact.here, fact.there]) for fact in differing]
+        content.append(_facts_table(rows, heads, f"{part.title} that differ"))
+    if same:
+        rows = [_fact_row(fact, [fact.here]) for fact in same]
+        table = _facts_table(rows, ["", "this run" if alone else "both runs"], part.title)
+        title = units.plural(len(same), "value") if alone else f"{len(same):,} the same"
+        content.append(
+            html.Details(
+                [html.Summary(title), table], open=not differing and part.title != "Packages"
+            )
+        )
+    return content
+
+
+def _fact_row(fact: Difference, values: Sequence[str | None]) -> Component:
+    cells = [html.Td(units.NO_VALUE if value is None else _text(value)) for value in values]
+    return html.Tr([html.Th(_text(fact.name), scope="row"), *cells])
+
+
+def _facts_table(rows: Sequence[Component], heads: Sequence[str], title: str) -> Component:
+    columns = [
+        html.Th(head or html.Span("name", className="unseen"), scope="col") for head in heads
+    ]
+    table = html.Table(
+        [html.Thead(html.Tr(columns)), html.Tbody(list(rows))],
+        className="workload-table workload-values",
+    )
+    return _scrolling(table, title)
+
+
+def _text(text: str) -> str:
+    """Return a text that JSON can carry."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _scrolling(table: Component, title: str) -> Component:
+    return html.Div(
+        table,
+        className="workload-scroll",
+        tabIndex=0,
+        role="region",
+        **attributes(aria_label=f"{title}, scrolls sideways"),
+    )
+
+
+def _panel(title: str, content: Component, *tools: Component) -> Component:
+    return html.Section(
+        [
+            html.Div(
+                [html.H2(title), html.Span(className="push"), *tools],
+                className="workload-log-head",
+            ),
+            content,
+        ],
+        className="workload-panel",
+    )

@@ -1,0 +1,121 @@
+"""Routes of the Run page: its files and their beginnings, and parts of its log, as JSON.
+
+Whatever a file contains is text in these answers, which the page puts into text nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+from dash import Dash
+from flask import Response, request
+
+from radt.frontend.data.run import log
+from radt.frontend.data.run.kinds import kind_of
+from radt.frontend.data.run.media import MLFLOW_TABLES, Sequence, sequences_of
+from radt.frontend.data.run.preview import preview
+from radt.frontend.data.run_files import list_artifacts
+from radt.frontend.data.source import Source
+from radt.frontend.files import answered, open_artifact, open_log, path_asked, refused
+from radt.store.records import RunRecord
+
+#: Files of a run that the page lists or shows by step.
+MAX_FILES = 20_000
+_MAX_QUERY = 500
+_HTTP_SAME = 204
+
+Answer = Callable[[Source, RunRecord], Response]
+
+
+def register(app: Dash, source: Source) -> None:
+    """Register the routes, behind the same checks as every page."""
+
+    def route(name: str, answer: Answer) -> None:
+        def view(run_id: str) -> Response:
+            return refused() or answered(lambda: answer(source, source.reader.run(run_id)))
+
+        app.server.add_url_rule(f"/run/<run_id>/{name}", f"radt-run-{name}", view)
+
+    route("files", _files)
+    route("preview", _preview)
+    route("log", _log)
+    route("search", _search)
+
+
+def base_address(run_id: str) -> str:
+    """Return the beginning of the addresses of a run's routes."""
+    return f"/run/{quote(run_id, safe='')}"
+
+
+def _files(source: Source, record: RunRecord) -> Response:
+    """Answer with the run's files and sequences; without content if the page has them."""
+    listing = list_artifacts(record, source.address, MAX_FILES)
+    tags = source.remember(
+        ("tags", (record.run_id,)), lambda reader: reader.tags_of([record.run_id])
+    )
+    tables = tags.get(record.run_id, {}).get(MLFLOW_TABLES, "")
+    sequences = sequences_of((file.path for file in listing.files), tables)
+    in_steps = {item.path for each in sequences for item in each.items if len(each.items) > 1}
+    files = [
+        [_encoded(file.path), file.size_bytes, kind_of(file.path)]
+        for file in listing.files
+        if file.path not in in_steps
+    ]
+    content = {
+        "files": files,
+        "left_out": listing.left_out,
+        "sequences": [_sequence(each) for each in sequences],
+    }
+    data = json.dumps(content)
+    digest = hashlib.blake2b(data.encode(), digest_size=8).hexdigest()
+    if request.args.get("known") == digest:
+        return Response(status=_HTTP_SAME)
+    return _json(content | {"digest": digest})
+
+
+def _sequence(sequence: Sequence) -> dict[str, Any]:
+    name = sequence.name.encode("utf-8", "replace").decode("utf-8")
+    items = [[item.step, _encoded(item.path)] for item in sequence.items]
+    return {"name": name, "kind": sequence.kind, "items": items}
+
+
+def _encoded(path: str) -> str:
+    """Return a path as addresses have it; names may hold bytes that are not UTF-8."""
+    return quote(os.fsencode(path), safe="/")
+
+
+def _preview(source: Source, record: RunRecord) -> Response:
+    path = path_asked()
+    with open_artifact(record, source.address, path) as file:
+        return _json(asdict(preview(file, path)))
+
+
+def _log(source: Source, record: RunRecord) -> Response:
+    before, after = _place("before"), _place("after")
+    with open_log(record, source.address) as file:
+        part = log.part_before(file, before) if after is None else log.part_after(file, after)
+    return _json(asdict(part))
+
+
+def _search(source: Source, record: RunRecord) -> Response:
+    text = request.args.get("text", "")[:_MAX_QUERY]
+    with open_log(record, source.address) as file:
+        found = log.search(file, text, _place("scanned") or 0, _place("lines") or 0)
+    return _json(asdict(found))
+
+
+def _place(name: str) -> int | None:
+    given = request.args.get(name, "")
+    return int(given) if given.isdecimal() and len(given) < 19 else None
+
+
+def _json(content: dict[str, Any]) -> Response:
+    response = Response(json.dumps(content), mimetype="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    return response

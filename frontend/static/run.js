@@ -1,0 +1,192 @@
+/* The Run page: which run, and its files. Whatever files contain becomes text nodes here; pictures,
+   sounds and films are elements with an address of their own (frontend/files.py). */
+"use strict";
+
+(function () {
+  const { change, h, noUpdate, refill, register, setAttribute, setPart } = window.radt;
+  const LISTED = 500;
+  /* How many ticks pass between two looks at the files of a run that is running. */
+  const FILES_EVERY = 3;
+
+  const state = { id: null, ticks: 0, digest: "", files: [], chosen: "", filter: "" };
+
+  /* Fetch JSON from a route of the run; null if nothing has changed. */
+  async function ask(name, query) {
+    const shown = state.root;
+    const answer = await fetch(`${state.base}/${name}?${query}`);
+    if (shown !== state.root) throw new DOMException("another run is shown", "AbortError");
+    if (answer.status === 204) return null;
+    if (!answer.ok) throw new Error((await answer.text()).trim());
+    return answer.json();
+  }
+
+  /* A text with the unit that a reader of file lists expects: `12.3 KB`. */
+  function size(bytes) {
+    let unit = 0;
+    for (; bytes >= 999.5 && unit < 4; unit += 1) bytes /= 1000;
+    return `${unit ? bytes.toPrecision(3) : bytes} ${["B", "KB", "MB", "GB", "TB"][unit]}`;
+  }
+
+  /* Paths are percent-encoded; names may hold bytes that are not UTF-8. */
+  function readable(path) {
+    try {
+      return decodeURIComponent(path);
+    } catch {
+      return path;
+    }
+  }
+
+  const address = (action, path) => `/files/${encodeURIComponent(state.id)}/${action}?path=${path}`;
+
+  /* ---- a file ---------------------------------------------------------------------------------- */
+
+  /* What shows an image, a sound or a film; undefined for other kinds. */
+  function player(kind, path, label) {
+    const src = address("view", path);
+    if (kind === "image") return h("img", { src, alt: label });
+    if (kind !== "audio" && kind !== "video") return undefined;
+    return h(kind, { src, controls: true, preload: "metadata", "aria-label": label });
+  }
+
+  /* A table or a text that the server has read; Markdown is text here. */
+  function content(read, label) {
+    const note = read.note && h("p", { class: "workload-dim" }, read.note);
+    if (read.kind !== "table") {
+      const text = read.text && h("pre", { class: "workload-log", tabindex: 0, "aria-label": label }, read.text);
+      return [text, note || (!read.text && h("p", { class: "workload-dim" }, "Empty"))].filter(Boolean);
+    }
+    const side = (place) => (read.numeric[place] ? "workload-right" : null);
+    const head = read.columns.map((name, place) => h("th", { scope: "col", class: side(place) }, name));
+    const rows = read.rows.map((row) =>
+      h("tr", {}, row.map((cell, place) =>
+        h("td", { class: cell === null ? "workload-dim" : side(place) }, cell === null ? "–" : cell))));
+    const table = h("table", { class: "workload-table" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+    const scrolling = { class: "workload-scroll run-table", tabindex: 0, role: "region", "aria-label": `${label}, scrolls` };
+    return [h("div", scrolling, table), note].filter(Boolean);
+  }
+
+  /* Show a file under the list, or beside it. */
+  async function show(path) {
+    const file = state.files.find(([one]) => one === path);
+    const box = document.getElementById("run-preview");
+    const markdown = document.getElementById("run-markdown-box");
+    if (!box) return;
+    state.chosen = path;
+    for (const button of document.querySelectorAll("#run-files button"))
+      setAttribute(button, "aria-current", button.dataset.path === path && "true");
+    const label = readable(path);
+    const head = h("div", { class: "run-preview-head" }, h("strong", {}, label),
+      file && h("span", { class: "workload-dim" }, size(file[1])),
+      h("a", { href: address("artifact", path), download: "" }, "download"));
+    markdown.hidden = true;
+    const kind = file && file[2];
+    const played = player(kind, path, label);
+    if (played) {
+      played.addEventListener("error", () =>
+        box.append(h("p", { class: "workload-dim" }, `The browser cannot show this as ${kind}.`)));
+      box.replaceChildren(head, played);
+      return;
+    }
+    box.replaceChildren(head);
+    try {
+      const read = await ask("preview", `path=${path}`);
+      if (state.chosen !== path) return;
+      if (read.kind === "markdown") {
+        window.dash_clientside.set_props("run-markdown", { children: read.text });
+        markdown.hidden = false;
+      } else box.replaceChildren(head, ...content(read, label));
+    } catch (error) {
+      if (error.name !== "AbortError" && state.chosen === path)
+        box.replaceChildren(head, h("p", { class: "workload-dim", role: "alert" }, error.message));
+    }
+  }
+
+  function choose(path) {
+    change((view) => setPart(view, "options", { "run.file": path.slice(0, 300) }));
+    show(path);
+  }
+
+  /* ---- the list of files ----------------------------------------------------------------------- */
+
+  function list(listing) {
+    const box = document.getElementById("run-files");
+    if (!box) return;
+    const matching = listing.files.filter(([path]) => readable(path).toLowerCase().includes(state.filter));
+    const items = matching.slice(0, LISTED).map(([path, bytes]) =>
+      h("li", {}, h("button", {
+        type: "button", class: "quiet", "data-path": path, "data-focus": path,
+        "aria-current": path === state.chosen && "true", onclick: () => choose(path),
+      }, h("span", {}, readable(path)), h("span", { class: "workload-number" }, size(bytes)))));
+    const hidden = matching.length - items.length + listing.left_out;
+    const search = h("input", {
+      type: "search", class: "run-search", placeholder: "Find a file", "aria-label": "Find a file",
+      "data-focus": " search", value: state.filter,
+      oninput: (event) => {
+        state.filter = event.target.value.toLowerCase();
+        list(listing);
+      },
+    });
+    refill(box,
+      listing.files.length > 8 && search,
+      items.length ? h("ul", { "aria-label": "Files" }, items)
+        : h("p", { class: "workload-dim" }, listing.files.length ? "No file matches." : "No files on this machine."),
+      hidden > 0 && h("p", { class: "workload-dim" }, `${hidden.toLocaleString("en")} more`));
+  }
+
+  async function readFiles() {
+    const listing = await ask("files", `known=${state.digest}`);
+    if (!listing) return;
+    const first = !state.digest;
+    state.digest = listing.digest;
+    state.files = listing.files;
+    list(listing);
+    window.radt.runMedia.fill(listing.sequences);
+    const wanted = (window.radt.view.options || {})["run.file"];
+    if (first && wanted && listing.files.some(([path]) => path === wanted)) show(wanted);
+  }
+
+  /* ---- the run --------------------------------------------------------------------------------- */
+
+  const quietly = (promise) => promise.catch((error) => {
+    if (error.name !== "AbortError") console.warn(error.message);
+  });
+
+  window.radt.run = { ask, player, content, readable, state };
+
+  register({
+    runPick: (chosen, shown) => {
+      if (chosen && shown && chosen !== shown.id)
+        change((view) => {
+          view.run = chosen;
+          setPart(view, "options", { "run.other": null, "run.file": null, "run.step": null });
+        });
+      return noUpdate();
+    },
+
+    runOther: (chosen, shown) => {
+      if (chosen && shown && chosen !== shown.other)
+        change((view) => setPart(view, "options", { "run.other": chosen.slice(0, 12) }));
+      return noUpdate();
+    },
+
+    /* Each tick: another run is read from its beginning, a running one for what is new. */
+    runFollow: (_tick, shown) => {
+      const root = document.getElementById("run-files");
+      if (!shown || !root) return noUpdate();
+      if (state.id !== shown.id || state.root !== root) {
+        Object.assign(state, { id: shown.id, base: shown.base, live: shown.live, root,
+          ticks: 0, digest: "", files: [], chosen: "", filter: "" });
+        window.radt.runMedia.begin();
+        quietly(readFiles());
+        quietly(window.radt.runLog.begin());
+        return noUpdate();
+      }
+      if (!state.live) return noUpdate();
+      state.live = shown.live; // when it has ended, once more
+      state.ticks += 1;
+      quietly(window.radt.runLog.follow());
+      if (!state.live || state.ticks % FILES_EVERY === 0) quietly(readFiles());
+      return noUpdate();
+    },
+  });
+})();

@@ -1,0 +1,205 @@
+/* The log of the Run page: parts of it around where one reads, never all of a large one; its end
+   follows a run that is running; a search lists the lines that match. */
+"use strict";
+
+(function () {
+  const { h, refill, setText } = window.radt;
+  /* Parts kept on the page, each of up to 64 KB; others are fetched again where one scrolls. */
+  const MOST = 24;
+  const FULL = 64 * 1024;
+  const NEAR_PX = 400;
+
+  let log = null; /* { size, rest }: bytes of the log, and of its last line without an end */
+  let found = null; /* { text, matches, scanned, lines, size } */
+  let busy = false;
+
+  const byId = (id) => document.getElementById(id);
+  const parts = () => [...byId("run-log").querySelectorAll(".run-part")];
+  const start = () => Number(parts()[0].dataset.start);
+  const end = () => Number(parts().at(-1).dataset.end);
+  const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
+  const isWhole = () => end() + log.rest >= log.size;
+  const lines = (texts) => texts.map((text) => h("div", {}, text || "\n"));
+  const megabytes = (bytes) => (bytes < 1e5 ? `${bytes.toLocaleString("en")} B` : `${(bytes / 1e6).toPrecision(3)} MB`);
+
+  async function ask(query) {
+    const part = await window.radt.run.ask("log", query);
+    part.element = h("div", { class: "run-part", "data-start": part.start, "data-end": part.end }, lines(part.lines));
+    return part;
+  }
+
+  /* Note how far the log goes now; its last line, while that has no end, is an element of its own. */
+  function seen(part) {
+    const box = byId("run-log");
+    for (const old of box.querySelectorAll(".run-rest")) old.remove();
+    log = { size: part.size, rest: part.end === end() && part.rest ? part.size - part.end : 0 };
+    if (log.rest) box.append(h("div", { class: "run-rest" }, part.rest));
+    const where = !isWhole() ? `at ${Math.round((100 * end()) / log.size)} %` : start() ? "end" : "all";
+    const live = window.radt.run.state.live ? " · follows" : "";
+    setText(byId("run-log-note"), `${where} of ${megabytes(log.size)}${live}`);
+    byId("run-log-last").hidden = isWhole();
+  }
+
+  /* Show another place of the log instead. */
+  async function jump(query) {
+    const part = await ask(query);
+    byId("run-log").replaceChildren(part.element);
+    seen(part);
+    return part;
+  }
+
+  async function earlier() {
+    if (!start()) return;
+    const part = await ask(`before=${start()}`);
+    const box = byId("run-log");
+    const fromEnd = box.scrollHeight - box.scrollTop;
+    box.prepend(part.element);
+    const all = parts();
+    if (all.length > MOST) {
+      all.at(-1).remove();
+      seen({ ...part, end: -1 });
+    } else seen({ ...part, end: end(), rest: log.rest ? box.lastElementChild.textContent : "" });
+    box.scrollTop = box.scrollHeight - fromEnd;
+  }
+
+  async function later() {
+    const part = await ask(`after=${end()}`);
+    const box = byId("run-log");
+    if (part.size < end()) return void (await last()); // it was replaced
+    const follows = isAtEnd(box);
+    const all = parts();
+    const latest = all.at(-1);
+    if (end() - Number(latest.dataset.start) < FULL) {
+      latest.append(...lines(part.lines));
+      latest.dataset.end = part.end;
+    } else if (part.lines.length) latest.after(part.element);
+    const above = box.scrollHeight;
+    if (all.length > MOST) all[0].remove();
+    seen(part);
+    if (follows && isWhole()) box.scrollTop = box.scrollHeight;
+    else box.scrollTop -= Math.max(0, above - box.scrollHeight);
+  }
+
+  async function last() {
+    await jump("");
+    byId("run-log").scrollTop = byId("run-log").scrollHeight;
+  }
+
+  /* One request at a time; what another run left is dropped. */
+  async function alone(action) {
+    if (busy || !log) return;
+    busy = true;
+    try {
+      await action();
+    } finally {
+      busy = false;
+    }
+  }
+
+  const quietly = (action) => alone(action).catch(() => {}); // the next scroll asks again
+
+  function scrolled() {
+    const box = byId("run-log");
+    if (box.scrollTop < NEAR_PX && start()) quietly(earlier);
+    else if (box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX && !isWhole()) quietly(later);
+  }
+
+  /* ---- search ---------------------------------------------------------------------------------- */
+
+  /* Go on searching where the last answer stopped. */
+  async function search(text) {
+    if (!found || found.text !== text) found = { text, matches: [], scanned: 0, lines: 0, size: 1 };
+    const current = found;
+    const query = { text, scanned: current.scanned, lines: current.lines };
+    const answer = await window.radt.run.ask("search", new URLSearchParams(query));
+    if (current !== found) return;
+    Object.assign(found, answer, { matches: [...found.matches, ...answer.matches] });
+    show();
+    if (!answer.matches.length && answer.scanned < answer.size) await search(text);
+  }
+
+  /* A line with its matches marked. */
+  function marked(line, text) {
+    const pieces = [];
+    const lowered = line.toLowerCase();
+    let from = 0;
+    for (let at; (at = lowered.indexOf(text.toLowerCase(), from)) >= 0; from = at + text.length)
+      pieces.push(line.slice(from, at), h("mark", {}, line.slice(at, at + text.length)));
+    return [...pieces, line.slice(from)];
+  }
+
+  async function goTo(match) {
+    await jump(`after=${match.start}`);
+    const box = byId("run-log");
+    const line = box.querySelector(".run-part > div");
+    line.classList.add("run-hit");
+    await earlier();
+    box.scrollTop += line.getBoundingClientRect().top - box.getBoundingClientRect().top - 60;
+    box.focus({ preventScroll: true });
+  }
+
+  function show() {
+    const box = byId("run-log-found");
+    if (!found) return void box.replaceChildren();
+    const more = found.scanned < found.size;
+    const count = found.matches.length.toLocaleString("en");
+    const share = more ? ` in the first ${Math.floor((100 * found.scanned) / found.size)} %` : "";
+    const { text } = found;
+    refill(box,
+      h("p", { class: "workload-dim", role: "status" },
+        `${count} ${found.matches.length === 1 ? "line" : "lines"} with “${text}”${share}`,
+        more && h("button", { type: "button", class: "quiet", "data-focus": "more", onclick: () => search(text).catch(fail) }, "search on")),
+      found.matches.length > 0 && h("ol", { class: "run-found", "aria-label": "Lines found" },
+        found.matches.map((match) =>
+          h("li", {}, h("button", {
+            type: "button", class: "quiet", "data-focus": match.start,
+            onclick: () => alone(() => goTo(match)).catch(fail),
+          }, h("span", { class: "workload-number" }, match.number.toLocaleString("en")),
+          h("span", {}, marked(match.line, text)))))));
+  }
+
+  function fail(error) {
+    if (error.name !== "AbortError") setText(byId("run-log-note"), error.message);
+  }
+
+  let typing = 0;
+  function typed(event) {
+    clearTimeout(typing);
+    const text = event.target.value;
+    typing = setTimeout(() => {
+      found = null;
+      if (text) search(text).catch(fail);
+      else show();
+    }, event.type === "change" ? 0 : 250);
+  }
+
+  /* ---- the log of another run -------------------------------------------------------------------- */
+
+  async function begin() {
+    log = found = null;
+    busy = false;
+    const box = byId("run-log");
+    box.replaceChildren();
+    show();
+    byId("run-log-tools").replaceChildren(
+      h("button", { type: "button", class: "quiet", id: "run-log-last", hidden: true, onclick: () => quietly(last) }, "latest"),
+      h("input", { type: "search", class: "run-search", placeholder: "Search the log", "aria-label": "Search the log", oninput: typed }));
+    try {
+      await last();
+    } catch (error) {
+      fail(error);
+      if (error.name === "AbortError") throw error;
+      return;
+    }
+    if (!log.size) setText(byId("run-log-note"), "nothing printed");
+    box.onscroll = scrolled;
+  }
+
+  /* What was printed since, if its end is on the page. */
+  async function follow() {
+    if (!log) return begin(); // there was none yet
+    if (isWhole()) await alone(later);
+  }
+
+  window.radt.runLog = { begin, follow };
+})();
