@@ -18,11 +18,12 @@ from flask import Response, request
 
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import kind_of
-from radt.frontend.data.run.media import MLFLOW_TABLES, Sequence, sequences_of
+from radt.frontend.data.run.media import MLFLOW_TABLES, Sequence, is_copy, sequences_of
 from radt.frontend.data.run.preview import preview
 from radt.frontend.data.run_files import list_artifacts
 from radt.frontend.data.source import Source
 from radt.frontend.files import answered, open_artifact, open_log, path_asked, refused
+from radt.frontend.pages.workload_tables import files_place
 from radt.store.records import RunRecord
 
 #: Files of a run that the page lists or shows by step.
@@ -65,11 +66,12 @@ def _files(source: Source, record: RunRecord) -> Response:
     files = [
         [_encoded(file.path), file.size_bytes, kind_of(file.path)]
         for file in listing.files
-        if file.path not in in_steps
+        if file.path not in in_steps and not is_copy(file.path)
     ]
     content = {
         "files": files,
         "left_out": listing.left_out,
+        "place": files_place(record, listing),
         "sequences": [_sequence(each) for each in sequences],
     }
     data = json.dumps(content)

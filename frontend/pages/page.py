@@ -74,6 +74,16 @@ def subject_list(
     return chosen
 
 
+def kept_link(text: str, path: str, view: View) -> Component:
+    """Return a link to a page that sets what the view has and keeps the rest of the address."""
+    return html.A(text, href=f"{path}?{view.to_query()}", **attributes(data_keep="yes"))
+
+
+def run_link(run_id: str, text: str) -> Component:
+    """Return a link to the page of a run."""
+    return kept_link(text, "/run", View(run=run_id))
+
+
 def triggers() -> set[str]:
     """Return the triggers of the running callback, as ``id.property``."""
     return {str(trigger["prop_id"]) for trigger in ctx.triggered}

@@ -97,11 +97,13 @@ def _body(source: Source, subject: RunSubject) -> list[Component]:
     return [
         head(subject),
         html.Dl(sections["facts"], id="run-facts", className="workload-facts"),
-        metrics_panel(sections["metrics"]),
+        html.Div(
+            [metrics_panel(sections["metrics"]), other_panel(subject, sections["differences"])],
+            className="run-columns",
+        ),
         media_panel(),
         log_panel(subject),
         files_panel(),
-        other_panel(subject, sections["differences"]),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import quote
@@ -19,8 +20,9 @@ from radt.frontend.data.run.subject import RunSubject, label_of, offered
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick
 from radt.frontend.files import log_address, trace_address
-from radt.frontend.pages.page import attributes, subject_list
+from radt.frontend.pages.page import attributes, kept_link, subject_list
 from radt.frontend.pages.workload_parts import device_name, swatch
+from radt.frontend.pages.workload_tables import mlflow_page
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.records import Float64Array
@@ -32,8 +34,8 @@ _CURVE_WIDTH, _CURVE_HEIGHT = 96, 20
 def head(subject: RunSubject) -> Component:
     """Return the run's name, links to the other pages, and the list of other runs."""
     run = subject.run
-    picked = View(picks=(Pick.run(run.record.experiment, run.run_id),)).to_query()
-    workload = View(workload=run.record.workload_id).to_query()
+    picked = View(picks=(Pick.run(run.record.experiment, run.run_id),))
+    url = mlflow_page(run)
     return html.Div(
         [
             swatch(subject.hue),
@@ -41,13 +43,17 @@ def head(subject: RunSubject) -> Component:
             html.Span(run.record.experiment, className="workload-dim"),
             html.Span("newest", className="workload-mark", hidden=not subject.automatic),
             html.Span(className="push"),
-            dcc.Link("Charts", href=f"/compare?{picked}", className="run-link"),
-            dcc.Link("Workload", href=f"/workload?{workload}", className="run-link"),
+            kept_link("Charts", "/compare", picked),
+            kept_link("Workload", "/workload", View(workload=run.record.workload_id)),
+            *(
+                [html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")]
+                if url
+                else []
+            ),
             html.A(
                 "Perfetto trace",
                 href=trace_address(run.run_id),
                 download="",
-                className="run-link",
                 title="Created on request. Open it at ui.perfetto.dev, which reads it in the "
                 "browser; nothing is uploaded.",
             ),
@@ -57,7 +63,7 @@ def head(subject: RunSubject) -> Component:
                 nothing="No matching run in this experiment",
             ),
         ],
-        className="workload-head",
+        className="workload-head run-head",
     )
 
 
@@ -73,6 +79,8 @@ def facts_bar(subject: RunSubject) -> list[Component]:
     facts.append(_fact("Began", began.strftime("%Y-%m-%d %H:%M:%S")))
     if record.started_ns and record.ended_ns:
         facts.append(_fact("Lasted", units.duration((record.ended_ns - record.started_ns) / 1e9)))
+    elif record.started_ns and subject.is_live:
+        facts.append(_fact("Lasts", units.duration(time.time() - record.started_ns / 1e9)))
     if not record.is_from_mlflow:
         collocation = "" if record.collocation == "-" else f" · {record.collocation}"
         facts.append(_fact("Devices", device_name(record.devices) + collocation))
@@ -174,7 +182,7 @@ def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None
     return html.Tr(
         [
             html.Th(
-                dcc.Link(row.name, href=f"/compare?{chart.to_query()}"),
+                kept_link(row.name, "/compare", chart),
                 scope="row",
                 title=row.explanation,
             ),

@@ -19,7 +19,7 @@ from radt.frontend.data.workload.life import overlap
 from radt.frontend.data.workload.model import Life, Strip
 from radt.frontend.data.workload.run_facts import Ledger
 from radt.frontend.data.workload.subject import Slowdown, Subject
-from radt.frontend.pages.page import attributes
+from radt.frontend.pages.page import attributes, run_link
 from radt.frontend.theme import Scheme, colour
 from radt.model import RunStatus
 
@@ -138,7 +138,7 @@ def _row_label(run: RunEntry, height: dict[str, str]) -> Component:
             swatch(run.ordinal),
             html.Span(
                 [
-                    html.Strong(name_of(run)),
+                    html.Strong(run_link(run.run_id, name_of(run))),
                     html.Span(name, className="workload-name"),
                     html.Span(second, className="workload-dim workload-second"),
                 ],

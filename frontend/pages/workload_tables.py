@@ -26,6 +26,7 @@ from radt.frontend.pages.page import attributes
 from radt.frontend.pages.workload_parts import name_of, swatch
 from radt.frontend.view import View
 from radt.masking import masked
+from radt.store.records import RunRecord
 
 _PROFILES = "profiles/"
 _ARCHIVE = "radt/"
@@ -126,9 +127,9 @@ def files_section(
                     "browser; nothing is uploaded.",
                 )
             )
-        if url := mlflow_page(subject, run.run_id):
+        if url := mlflow_page(run):
             links.append(html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener"))
-        where = _where(subject, run.run_id, listing)
+        where = files_place(run.record, listing)
         body.append(
             html.Div(
                 [
@@ -162,9 +163,8 @@ def files_section(
     return [html.Div(body, className="workload-files-grid"), hint]
 
 
-def mlflow_page(subject: Subject, run_id: str) -> str | None:
+def mlflow_page(run: RunEntry) -> str | None:
     """Return the address of the run's page in MLflow; None unless MLflow is a server."""
-    run = subject.runs[run_id]
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
     if parts.scheme not in _HTTP or not run.record.mlflow_run_id or not experiment:
@@ -176,8 +176,8 @@ def mlflow_page(subject: Subject, run_id: str) -> str | None:
     return f"{base}/#/{path}"
 
 
-def _where(subject: Subject, run_id: str, listing: Listing) -> str:
-    run = subject.runs[run_id].record
+def files_place(run: RunRecord, listing: Listing) -> str:
+    """Return where a run's files are, unless they are in its own folder on this machine."""
     if any(file.place is Place.DELIVERED for file in listing.files):
         return "from MLflow's artifacts in the data folder"
     if listing.files:

@@ -82,6 +82,19 @@
     open(event.currentTarget.href);
   }
 
+  /* Links with `data-keep` set what their own address has and keep the rest of the view. */
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-keep]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    const query = new URLSearchParams(window.location.search);
+    const set = new URLSearchParams(link.search);
+    for (const name of [...query.keys()])
+      if (set.has(name) || (set.has("id") && name.startsWith("o.run."))) query.delete(name);
+    for (const [name, value] of set) query.append(name, value);
+    open(`${link.pathname}?${query}`);
+  });
+
   /* ---- the view (frontend/view.py) ----------------------------------------------------------- */
 
   /* Change the view outside of callbacks; `alter` gets a copy, to alter or replace. */

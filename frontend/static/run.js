@@ -128,8 +128,9 @@
     });
     refill(box,
       listing.files.length > 8 && search,
-      items.length ? h("ul", { "aria-label": "Files" }, items)
-        : h("p", { class: "workload-dim" }, listing.files.length ? "No file matches." : "No files on this machine."),
+      items.length > 0 && h("ul", { "aria-label": "Files" }, items),
+      !items.length && listing.files.length > 0 && h("p", { class: "workload-dim" }, "No file matches."),
+      listing.place && h("p", { class: "workload-dim" }, listing.place),
       hidden > 0 && h("p", { class: "workload-dim" }, `${hidden.toLocaleString("en")} more`));
   }
 

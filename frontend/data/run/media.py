@@ -68,6 +68,12 @@ def sequences_of(paths: Iterable[str], tables: str = "") -> list[Sequence]:
     return sorted(sequences, key=lambda each: (each.items[-1].step is None, each.name, each.kind))
 
 
+def is_copy(path: str) -> bool:
+    """Return whether MLflow wrote the file as a smaller copy of an image."""
+    match = _MLFLOW.fullmatch(path)
+    return match is not None and match["suffix"] != ".png"
+
+
 def _sequence(name: str, suffix: str, by_step: dict[int | None, str]) -> Sequence:
     kind = kind_of(f"x{suffix}")
     for folder in (IMAGES, TABLES):
