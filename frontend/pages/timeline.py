@@ -41,6 +41,7 @@ from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 
 _HINT = "drag to zoom, click a bar to open its workload"
+_KEYS = "Bars: the arrow keys move from one to the next, Enter opens its workload"
 
 
 def layout(source: Source, view: View) -> Component:
@@ -93,7 +94,13 @@ def _body(timeline: MachineTimeline, window: Window) -> Component:
                 [
                     html.Div(_labels(timeline.places), id="timeline-labels"),
                     html.Div(
-                        time_graph("timeline-graph", machines_px(timeline.places)),
+                        [
+                            time_graph("timeline-graph", machines_px(timeline.places)),
+                            html.Button(
+                                id="timeline-bar", type="button", **attributes(aria_label=_KEYS)
+                            ),
+                        ],
+                        className="timeline-bars",
                         role="group",
                         **attributes(aria_label="Timeline of the machines"),
                     ),

@@ -20,6 +20,16 @@
 
   const zoomTo = (range) => setWindow(axis(), range);
 
+  /* A bar leads to its workload; one that stands for several is zoomed to. */
+  const openBar = ([, workload, start, end]) => {
+    if (workload) {
+      const query = new URLSearchParams(window.location.search);
+      query.set("w", workload);
+      query.delete("t.barrier");
+      open(`/workload?${query}`);
+    } else if (end > start) zoomTo([start, end]);
+  };
+
   window.radt.register({
     workloadPick: (chosen, shown) => {
       if (chosen && shown && chosen !== shown.id) goTo(chosen);
@@ -88,17 +98,9 @@
       return noUpdate();
     },
 
-    /* A bar leads to its workload; one that stands for several is zoomed to. */
     timelineOpen: (click) => {
       const [point] = (click && click.points) || [];
-      if (!point) return noUpdate();
-      const [, workload, start, end] = point.customdata;
-      if (workload) {
-        const query = new URLSearchParams(window.location.search);
-        query.set("w", workload);
-        query.delete("t.barrier");
-        open(`/workload?${query}`);
-      } else if (end > start) zoomTo([start, end]);
+      if (point) openBar(point.customdata);
       return noUpdate();
     },
   });
@@ -132,6 +134,80 @@
     cursor.dataset.time = frame.dataset.offset
       ? timeOfDay(seconds + Number(frame.dataset.offset), digits)
       : clock(seconds, digits);
+  });
+
+  /* The keyboard reaches the bars by one button, which lies on a bar: the arrow keys move it. */
+  let chosen = null;
+
+  const plotOf = (button) => button.parentElement.querySelector(".js-plotly-plot");
+
+  /* The bars from top left to bottom right. */
+  const barsOf = (plot) =>
+    [...plot.data[0].customdata]
+      .map((custom, point) => ({ custom, point, y: plot.data[0].y[point], start: custom[2] }))
+      .sort((a, b) => a.y - b.y || a.start - b.start);
+
+  /* The bar of the nearest lane that begins nearest. */
+  const nearest = (bars, { y, start }) => {
+    const far = (bar) => [Math.abs(bar.y - y), Math.abs(bar.start - start)];
+    return bars.reduce((best, bar) => {
+      const [[lane, time], [bestLane, bestTime]] = [far(bar), far(best)];
+      return lane < bestLane || (lane === bestLane && time < bestTime) ? bar : best;
+    });
+  };
+
+  const stepped = (bars, from, key) => {
+    const lane = bars.filter((bar) => bar.y === from.y);
+    const beside = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[key];
+    if (beside) {
+      const place = lane.indexOf(from) + beside;
+      return lane[Math.max(0, Math.min(lane.length - 1, place))];
+    }
+    const others = bars.filter((bar) => (key === "ArrowUp" ? bar.y < from.y : bar.y > from.y));
+    return others.length ? nearest(others, from) : from;
+  };
+
+  /* Lay the button on its bar; the bar's text is shown as if the pointer were there. */
+  const choose = (button, key) => {
+    const plot = plotOf(button);
+    const bars = plot && plot.data && plot.data[0] && plot.data[0].customdata ? barsOf(plot) : [];
+    if (!bars.length) return;
+    const from = chosen ? nearest(bars, chosen) : bars[0];
+    chosen = key ? stepped(bars, from, key) : from;
+    const [first, last] = plot.layout.xaxis.range;
+    const width = plot.clientWidth - LEFT - RIGHT;
+    const x = (at) => LEFT + width * Math.max(0, Math.min(1, (at - first) / (last - first)));
+    const [text, , start, end] = chosen.custom;
+    const height = plot.data[0].width;
+    const place = {
+      left: x(start),
+      top: plot.layout.margin.t + chosen.y - height / 2,
+      width: Math.max(2, x(end) - x(start)),
+      height,
+    };
+    Object.entries(place).forEach(([name, px]) => button.style.setProperty(`--${name}`, `${px}px`));
+    const plain = new DOMParser().parseFromString(text.replaceAll("<br>", ", "), "text/html");
+    button.setAttribute("aria-label", plain.body.textContent);
+    window.Plotly.Fx.hover(plot, [{ curveNumber: 0, pointNumber: chosen.point }]);
+  };
+
+  const isBar = (element) => element.id === "timeline-bar";
+
+  document.addEventListener("focusin", (event) => {
+    if (isBar(event.target)) choose(event.target);
+  });
+  document.addEventListener("focusout", (event) => {
+    const plot = isBar(event.target) && plotOf(event.target);
+    if (plot) window.Plotly.Fx.unhover(plot);
+  });
+  document.addEventListener("click", (event) => {
+    if (isBar(event.target) && chosen) openBar(chosen.custom);
+  });
+  document.addEventListener("keydown", (event) => {
+    const moves = /^(Arrow|Home$|End$)/.test(event.key) && !event.ctrlKey && !event.altKey;
+    if (!moves || !isBar(event.target)) return;
+    event.preventDefault();
+    choose(event.target, event.key);
   });
 
   /* A double click resets the zoom. Plotly covers the page while the button is down, so the browser

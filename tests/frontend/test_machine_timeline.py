@@ -315,6 +315,32 @@ def test_the_page_shows_an_experiment_and_leads_to_its_workloads(bench, serve, w
     assert watched.errors == []
 
 
+def test_bars_are_reached_by_the_keyboard(bench, serve, watched):
+    study = planted_study(bench)
+    page = watched.page
+    page.goto(f"{serve()}/timeline?e=planted")
+    drawn(page, 6)
+    bar = page.locator("#timeline-bar")
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if bar.evaluate("(bar) => bar === document.activeElement"):
+            break
+    expect(bar).to_be_focused()
+    expect(bar).to_have_css("outline-style", "solid")
+    expect(bar).to_have_attribute("aria-label", re.compile("^pair a .*finished"))
+    page.keyboard.press("ArrowDown")
+    expect(bar).to_have_attribute("aria-label", re.compile("^pair b .*finished"))
+    expect(page.locator(".hoverlayer .hovertext")).to_contain_text("beside pair a")
+    x, y = middle(page, 0, 1)
+    box = bar.bounding_box()
+    assert box["x"] + box["width"] / 2 == pytest.approx(x, abs=1.5)
+    assert box["y"] + box["height"] / 2 == pytest.approx(y, abs=1.5)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/workload?*")
+    assert f"w={study.pair}" in page.url
+    assert watched.errors == []
+
+
 def test_a_zoom_is_in_the_address_and_another_choice_begins_without(bench, serve, watched):
     planted_study(bench)
     planted_study(bench, "second")
@@ -354,4 +380,14 @@ def test_ten_thousand_runs_in_a_browser(many, serve, watched):
         """() => document.querySelectorAll("#timeline-graph .barlayer .point").length > 1000"""
     )
     assert page.locator("#timeline-graph .barlayer .point").count() <= 4000
+    bar = page.locator("#timeline-bar")
+    bar.focus()
+    expect(bar).to_have_attribute("aria-label", re.compile("×"))
+    first = bar.get_attribute("aria-label")
+    page.keyboard.press("ArrowRight")
+    expect(bar).not_to_have_attribute("aria-label", first)
+    page.keyboard.press("Home")
+    expect(bar).to_have_attribute("aria-label", first)
+    page.keyboard.press("Enter")  # it stands for several
+    expect(page).to_have_url(re.compile(r"t\.wall"))
     assert watched.errors == []
