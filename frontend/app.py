@@ -20,7 +20,7 @@ from radt.errors import RadtError
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
-from radt.frontend.pages import compare, explore, report, run, select, system, timeline, workload
+from radt.frontend.pages import compare, explore, report, run, runs, system, timeline, workload
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
 from radt.frontend.static_files import PLOTLY, SCRIPTS, STYLES, Compressed
 from radt.frontend.theme import MANTINE
@@ -30,7 +30,7 @@ from radt.store.reader import StoreReader
 from radt.units import plural
 
 PAGES: tuple[Page, ...] = (
-    *(select.PAGE, compare.PAGE, explore.PAGE, run.PAGE, workload.PAGE),
+    *(runs.PAGE, compare.PAGE, explore.PAGE, run.PAGE, workload.PAGE),
     *(timeline.PAGE, report.PAGE, system.PAGE),
 )
 

@@ -31,6 +31,7 @@ from enum import IntEnum
 
 from radt.errors import UsageError
 from radt.frontend.data.spec import MAX_PICKS
+from radt.units import plural
 
 #: The limit on runs in one chart.
 MAX_RUNS = 200
@@ -120,6 +121,17 @@ def latest_experiment(source: Source) -> str:
     if not experiments:
         raise NothingRecordedError(source.address)
     return experiments[0].name
+
+
+def selection_notes(selection: Selection) -> list[str]:
+    """Return notes on selected runs that a page cannot show."""
+    notes = []
+    if selection.left_out:
+        left_out = plural(selection.left_out, "run")
+        notes.append(f"{left_out} left out: a chart shows at most {MAX_RUNS}")
+    if selection.missing:
+        notes.append(f"{plural(len(selection.missing), 'pick')} not in this store")
+    return notes
 
 
 def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:

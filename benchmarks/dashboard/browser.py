@@ -34,7 +34,7 @@ _REPEAT, _PAGES = 7, 10
 #: The share of the visible range that each zoom shows; seven zooms lead to single points of 10 M.
 _ZOOM_SHARE, _ZOOMS = 0.2, 7
 
-_ROW = "#select-runs .select-body .select-row:not([data-loading])"
+_ROW = ".runs-body .runs-row:not([data-loading])"
 _GRAPH = ".card[data-metric='{}'] .js-plotly-plot"
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
 from radt import units
+from radt.analysis.energy import GPU_ENERGY, RUN_ENERGY
 from radt.analysis.quantities import Quantity
 from radt.analysis.series_quantities import Direction, SeriesQuantity
 from radt.analysis.series_quantities import Statistic as AnyStatistic
@@ -34,7 +35,9 @@ PARAM, TAG = "param.", "tag."
 WHOLE_COMMANDS = frozenset({"File", "Params", "Environment"})
 _NS_PER_MS = 1_000_000
 _DIGITS = re.compile(r"(\d+)")
-_MIN_PX, _MAX_PX, _PX_PER_CHARACTER, _PADDING_PX = 64, 240, 7, 28
+_MIN_PX, _MAX_PX, _PX_PER_CHARACTER, _PADDING_PX = 64, 240, 7, 32
+#: How many values of a column are written to find its width.
+_WRITTEN = 40
 
 
 class Format(StrEnum):
@@ -78,12 +81,11 @@ class Column:
         return self.write is not None
 
     def best(self, places: Int64Array) -> float:
-        """Return the best value of the runs at the places; NaN without a direction or value."""
-        if self.better not in (Direction.LOWER, Direction.HIGHER):
-            return math.nan
+        """Return the best value of the runs at the places; NaN if none is better than another."""
         values = self.ranks[places]
         values = values[np.isfinite(values)]
-        if len(values) < 2:
+        is_known = self.better in (Direction.LOWER, Direction.HIGHER)
+        if not is_known or not len(values) or values.min() == values.max():
             return math.nan
         return float(values.min() if self.better is Direction.LOWER else values.max())
 
@@ -131,8 +133,8 @@ class Columns:
         return self.source.remember("tags", lambda reader: reader.tags_of(self.run_ids))
 
     def _make(self, key: str) -> Column | None:
-        if (make := FIELDS.get(key)) is not None:
-            return make(self)
+        if (field := FIELDS.get(key)) is not None:
+            return field.make(self, field)
         for prefix, noun, texts in ((PARAM, "Parameter", "params"), (TAG, "Tag", "tags")):
             if key.startswith(prefix):
                 name = key.removeprefix(prefix)
@@ -199,9 +201,11 @@ def number_column(
             return text(value)
         return "NaN" if has_value(place) else ""
 
+    finite = values[np.isfinite(values)]
+    some = finite[:: max(1, len(finite) // _WRITTEN)].tolist()
     return Column(
         *(key, label, title, Format.NUMBER, cell, values, text, better),
-        width_px=_width_px(label, 8),
+        width_px=_width_px(label, max((len(text(value)) for value in some), default=0)),
     )
 
 
@@ -268,25 +272,36 @@ def note(run: RunEntry) -> str:
     return " · ".join(notes)
 
 
-def _of_text(
-    key: str, label: str, text: Callable[[RunEntry], str] | None = None
-) -> Callable[[Columns], Column]:
-    read = text or TEXTS[key]
-    return lambda columns: text_column(key, label, label, [read(run) for run in columns.runs])
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column that every run may have."""
+
+    label: str
+    title: str
+    make: Callable[[Columns, Field], Column]
+    key: str = ""
 
 
-def _status(columns: Columns) -> Column:
+def _of_text(label: str, read: Callable[[RunEntry], str]) -> Field:
+    def make(columns: Columns, field: Field) -> Column:
+        texts = [read(run) for run in columns.runs]
+        return text_column(field.key, field.label, field.title, texts)
+
+    return Field(label, label, make)
+
+
+def _status(columns: Columns, field: Field) -> Column:
     statuses = [run.record.status for run in columns.runs]
     ranks = text_column("", "", "", [STATUS_WORDS[status] for status in statuses]).ranks
     return Column(
-        *("status", "State", "State", Format.STATUS),
+        *(field.key, field.label, field.title, Format.STATUS),
         lambda place: [statuses[place].value, STATUS_WORDS[statuses[place]]],
         ranks,
         width_px=80,
     )
 
 
-def _duration(columns: Columns) -> Column:
+def _duration(columns: Columns, field: Field) -> Column:
     values = np.array([_or_nan(duration_s(run)) for run in columns.runs])
 
     def cell(place: int) -> list[int | None] | None:
@@ -298,16 +313,16 @@ def _duration(columns: Columns) -> Column:
         return [start_ns // _NS_PER_MS, None if end_ns is None else end_ns // _NS_PER_MS]
 
     return Column(
-        *("duration", "Took", "Time from the workload's barrier to the end", Format.CLOCK),
+        *(field.key, field.label, field.title, Format.CLOCK),
         *(cell, values, units.duration),
         width_px=80,
     )
 
 
-def _age(columns: Columns) -> Column:
+def _age(columns: Columns, field: Field) -> Column:
     moments = [active_ns(run) for run in columns.runs]
     return Column(
-        *("age", "Age", "Time since the last change of state", Format.AGE),
+        *(field.key, field.label, field.title, Format.AGE),
         lambda place: moments[place] // _NS_PER_MS,
         -np.array(moments, dtype=np.float64),
         width_px=_MIN_PX,
@@ -319,59 +334,65 @@ def _device(run: RunEntry) -> str:
     return f"{run.record.devices} · {collocation}" if collocation else run.record.devices
 
 
-def _time_per_epoch(columns: Columns) -> Column:
-    return _quantity(columns, Quantity.TIME_PER_EPOCH, time_per_epoch_s(columns.source))
+def _quantity(
+    quantity: Quantity, values_of: Callable[[Columns], Mapping[str, float]]
+) -> tuple[str, Field]:
+    """Return a report's quantity of each run, of which lower values are better."""
+    info = quantity.info
+
+    def make(columns: Columns, field: Field) -> Column:
+        values = values_of(columns)
+        numbers = np.array([values.get(run_id, math.nan) for run_id in columns.run_ids])
+        return number_column(
+            *(field.key, field.label, field.title, numbers, Direction.LOWER, info.text)
+        )
+
+    return quantity.value, Field(info.title[0].upper() + info.title[1:], info.explanation, make)
 
 
-def _slowdown(columns: Columns) -> Column:
+def _slowdowns(columns: Columns) -> Mapping[str, float]:
     times_s = time_per_epoch_s(columns.source)
     alone_s = times_alone_s(columns.source, columns.runs, columns.params)
-    slowdowns = {
-        run_id: times_s[run_id] / alone_s[run_id] for run_id in alone_s if run_id in times_s
-    }
-    return _quantity(columns, Quantity.SLOWDOWN, slowdowns)
+    return {run_id: times_s[run_id] / alone_s[run_id] for run_id in alone_s if run_id in times_s}
 
 
-def _energy(columns: Columns) -> Column:
+def _energies(columns: Columns) -> Mapping[str, float]:
     """A run's share where a listener apportions energy, else that of its whole devices."""
-    energies = metric_columns(columns.source, ("process.gpu.energy", "gpu.energy")).values()
-    values = np.full(len(columns.runs), math.nan)
-    for column in reversed(list(energies)):
-        own = column.values(Statistic.LAST, columns.run_ids)
-        values = np.where(np.isfinite(own), own, values)
-    return _quantity(columns, Quantity.ENERGY, dict(zip(columns.run_ids, values, strict=True)))
-
-
-def _quantity(columns: Columns, quantity: Quantity, values: Mapping[str, float]) -> Column:
-    return number_column(
-        *(quantity.value, quantity.info.title, quantity.info.explanation),
-        np.array([values.get(run_id, math.nan) for run_id in columns.run_ids]),
-        Direction.LOWER,
-        quantity.info.text,
-    )
+    energies: dict[str, float] = {}
+    found = metric_columns(columns.source, (RUN_ENERGY, GPU_ENERGY))
+    for metric in (GPU_ENERGY, RUN_ENERGY):
+        if (column := found.get(metric)) is not None:
+            values = zip(column.run_ids, column.last.tolist(), strict=True)
+            energies |= {run_id: value for run_id, value in values if math.isfinite(value)}
+    return energies
 
 
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-#: The columns that every run may have, by key, in the order of the list to choose from.
-FIELDS: Mapping[str, Callable[[Columns], Column]] = {
-    "status": _status,
-    "duration": _duration,
-    Quantity.TIME_PER_EPOCH.value: _time_per_epoch,
-    Quantity.SLOWDOWN.value: _slowdown,
-    Quantity.ENERGY.value: _energy,
-    "device": _of_text("device", "Device", _device),
-    "host": _of_text("host", "Machine"),
-    "experiment": _of_text("experiment", "Experiment"),
-    "workload": _of_text("workload", "Workload"),
-    "letter": _of_text("letter", "Letter"),
-    "file": _of_text("file", "File", lambda run: run.record.name),
-    "collocation": _of_text("collocation", "Collocation"),
-    "reason": _of_text("reason", "Reason"),
-    "command": _of_text("command", "Command"),
-    "run": _of_text("run", "Run id", lambda run: run.run_id),
-    "note": _of_text("note", "Note", note),
-    "age": _age,
+_FIELDS = {
+    "status": Field("State", "State", _status),
+    "duration": Field("Took", "Time from the workload's barrier to the end", _duration),
+    **dict(
+        [
+            _quantity(Quantity.TIME_PER_EPOCH, lambda columns: time_per_epoch_s(columns.source)),
+            _quantity(Quantity.SLOWDOWN, _slowdowns),
+            _quantity(Quantity.ENERGY, _energies),
+        ]
+    ),
+    "device": _of_text("Device", _device),
+    "host": _of_text("Machine", TEXTS["host"]),
+    "experiment": _of_text("Experiment", TEXTS["experiment"]),
+    "workload": _of_text("Workload", TEXTS["workload"]),
+    "letter": _of_text("Letter", TEXTS["letter"]),
+    "name": _of_text("File", TEXTS["name"]),
+    "collocation": _of_text("Collocation", TEXTS["collocation"]),
+    "reason": _of_text("Reason", TEXTS["reason"]),
+    "command": _of_text("Command", TEXTS["command"]),
+    "run": _of_text("Run id", lambda run: run.run_id),
+    "note": _of_text("Note", note),
+    "age": Field("Age", "Time since the last change of state", _age),
 }
+#: The columns that every run may have, by key, in the order of the list to choose from.
+FIELDS: Mapping[str, Field] = {key: replace(field, key=key) for key, field in _FIELDS.items()}

@@ -45,7 +45,7 @@ def time_per_epoch_s(source: Source) -> Mapping[str, float]:
 def times_alone_s(
     source: Source, runs: Sequence[RunEntry], params: Mapping[str, Mapping[str, str]]
 ) -> Mapping[str, float]:
-    """Return for each run the time per epoch of the same run alone, if there is one.
+    """Return for each run the time per epoch of the same run alone, if there is another one.
 
     It is the mean of the finished runs without neighbours that did the same work on the same
     hardware (`radt.analysis.baselines`), of those on an undivided device if there are any.
@@ -64,14 +64,15 @@ def times_alone_s(
             ("baseline keys", records[0].experiment),
             lambda reader, records=records: keys_of(reader, records, params),  # type: ignore[misc]
         )
-        alone: dict[tuple[BaselineKey, bool], list[float]] = {}
+        alone: dict[tuple[BaselineKey, bool], dict[str, float]] = {}
         for run in of_experiment:
             is_baseline = run.alone and not run.profiled and run.parent is None
             if is_baseline and run.record.status is RunStatus.FINISHED and run.run_id in times_s:
-                is_divided = bool(run.record.collocation.strip("-"))
-                alone.setdefault((keys[run.run_id], is_divided), []).append(times_s[run.run_id])
+                place = keys[run.run_id], bool(run.record.collocation.strip("-"))
+                alone.setdefault(place, {})[run.run_id] = times_s[run.run_id]
         for run in of_experiment:
             key = keys[run.run_id]
-            if same := alone.get((key, False)) or alone.get((key, True)):
-                found[run.run_id] = fmean(same)
+            same = alone.get((key, False)) or alone.get((key, True)) or {}
+            if same and run.run_id not in same:
+                found[run.run_id] = fmean(same.values())
     return found

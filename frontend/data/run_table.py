@@ -18,9 +18,16 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from radt.analysis.estimates import mean_interval
+from radt.analysis.estimates import CONFIDENCE, quantile
 from radt.analysis.series_quantities import Direction
-from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
+from radt.frontend.data.catalog import (
+    Catalog,
+    RunEntry,
+    WorkloadEntry,
+    read_catalog,
+    read_experiments,
+    tint,
+)
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.metric_columns import metric_columns, metric_names
 from radt.frontend.data.metrics import OWN_STEPS
@@ -48,7 +55,7 @@ _METRIC_COLUMNS, _PARAM_COLUMNS = 4, 8
 _CANDIDATES = 12
 NO_GROUPS, BY_WORKLOAD = "none", "workload"
 #: The column that always comes first; among the user's columns it only has a width.
-NAME = "name"
+NAME = "run name"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +76,11 @@ class AllRuns:
     columns: Columns
     workload_ids: tuple[str, ...]
     workloads: Mapping[str, WorkloadEntry]
+    catalogs: Mapping[str, Catalog]
+
+    def tint(self, run: RunEntry) -> int:
+        """Return the colour index of a run."""
+        return tint(self.catalogs[run.record.experiment], run.run_id, run)
 
     @property
     def runs(self) -> Sequence[RunEntry]:
@@ -139,6 +151,7 @@ def read_all(source: Source) -> AllRuns:
             Columns(source, runs),
             tuple(run.record.workload_id for run in runs),
             {workload.record.workload_id: workload for workload in workloads},
+            {catalog.experiment: catalog for catalog in catalogs},
         )
 
     return source.remember("all runs", read)
@@ -322,17 +335,21 @@ def _mean(column: Column, group: Group) -> float:
 
 
 def group_cell(column: Column, group: Group) -> str:
-    """Return a group's cell: the mean of numbers with its 95 % interval, or the common text."""
+    """Return a group's cell: the mean of numbers or the common text.
+
+    The mean has its 95 % interval, but for a workload: its runs are no repeats.
+    """
     if column.write is not None:
         values = column.ranks[group.places]
         values = values[np.isfinite(values)]
         if not len(values):
             return ""
         mean = column.write(float(values.mean()))
-        interval = mean_interval(values.tolist())
-        if interval is None or interval.high == interval.low:
+        spread = float(values.std(ddof=1)) if len(values) > 1 and group.workload is None else 0.0
+        if not spread:
             return mean
-        return f"{mean} ± {column.write((interval.high - interval.low) / 2)}"
+        half = quantile(len(values) - 1, CONFIDENCE) * spread / math.sqrt(len(values))
+        return f"{mean} ± {column.write(half)}"
     first = column.cell(int(group.places[0]))
     ranks = column.ranks[group.places]
     is_common = bool((ranks == ranks[0]).all())

@@ -11,15 +11,14 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
-from flask import Flask, Response, request
 
 from radt import units
-from radt.errors import RadtError, UsageError
+from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
@@ -30,27 +29,15 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
 from radt.frontend.export.request import charts_of
 from radt.frontend.export.shown import as_seen
-from radt.frontend.pages.page import (
-    Page,
-    attributes,
-    chart_share_menu,
-    in_browser,
-    sentence,
-    share_menu,
-)
-from radt.frontend.pages.select import selection_notes
-from radt.frontend.selection import Selection, Unit, read_selection
+from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
+from radt.frontend.pages.page import Page, attributes, chart_share_menu, in_browser, share_menu
+from radt.frontend.selection import Selection, Unit, read_selection, selection_notes
 from radt.frontend.theme import DASHES, Scheme, colour
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus
 
 FACTS_PATH = "/compare/facts"
 FIGURE_PATH = "/compare/figure"
-#: The limit on a request; a view with 500 picks and 64 charts is far smaller.
-_MAX_BYTES = 400_000
-_UNCHANGED = 204
-
-Answer = Mapping[str, Any]
 
 
 def layout(source: Source, view: View) -> Component:
@@ -113,7 +100,7 @@ def _plotly() -> Component:
 
 def register(app: Dash, source: Source) -> None:
     """Register the routes and callbacks of the page."""
-    _install(app.server, source)
+    add_json_routes(app.server, source, {FACTS_PATH: facts_answer, FIGURE_PATH: figure_answer})
     in_browser(
         app,
         "compareFollow",
@@ -126,18 +113,6 @@ def register(app: Dash, source: Source) -> None:
 
 
 # -- routes -------------------------------------------------------------------------------------
-
-
-def _install(server: Flask, source: Source) -> None:
-    """Add the routes for facts and figures to the server."""
-    for path, answer in ((FACTS_PATH, facts_answer), (FIGURE_PATH, figure_answer)):
-        server.add_url_rule(
-            path,
-            f"radt{path}",
-            handler(source, answer),
-            methods=["POST"],
-            provide_automatic_options=False,
-        )
 
 
 def known(source: Source, view: View) -> Answer:
@@ -160,7 +135,7 @@ def facts_answer(source: Source, asked: Answer) -> Answer | None:
         StoreError: The store cannot be read.
         NothingRecordedError: As `read_selection`.
     """
-    view = _view(asked)
+    view = asked_view(asked)
     revision = source.revision()
     selection = read_selection(source, view)
     content = facts(source, view, selection)
@@ -181,7 +156,7 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
         UsageError: The view does not have exactly one chart.
         NothingRecordedError: As `read_selection`.
     """
-    view = _view(asked)
+    view = asked_view(asked)
     if not view.charts or len(view.charts) != 1:
         raise UsageError("expected a view with one chart", "Reload the page")
     (spec,) = view.charts
@@ -203,51 +178,6 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
         "axes": [str(x) for x in axes_of(source, selection, spec.metric)],
         "figure": figure(data, look),
     }
-
-
-def problem(error: RadtError) -> Answer:
-    """Return an error for the page to show."""
-    return {
-        "problem": {
-            "cause": sentence(error.message),
-            "remedy": sentence(error.remedy) if error.remedy else "",
-        }
-    }
-
-
-def handler(
-    source: Source, answer: Callable[[Source, Answer], Answer | None]
-) -> Callable[[], Response]:
-    """Return the view function of a route that answers JSON with JSON; None says "unchanged"."""
-    bad_request = problem(UsageError("expected a request of a page", "Reload the page"))
-
-    def handle() -> Response:
-        # Pages of other origins can send forms, but not JSON.
-        if not request.is_json or (request.content_length or 0) > _MAX_BYTES:
-            return _json(bad_request, 400)
-        asked = request.get_json(silent=True)
-        if not isinstance(asked, dict):
-            return _json(bad_request, 400)
-        try:
-            content = answer(source, asked)
-        except RadtError as error:
-            return _json(problem(error))
-        return Response(status=_UNCHANGED) if content is None else _json(content)
-
-    return handle
-
-
-def _json(content: Answer, status: int = 200) -> Response:
-    response = Response(
-        json.dumps(content, separators=(",", ":")), status, mimetype="application/json"
-    )
-    response.headers["Cache-Control"] = "no-store"
-    return response
-
-
-def _view(asked: Answer) -> View:
-    view = asked.get("view")
-    return View.from_json(view) if isinstance(view, dict) else View()
 
 
 def _chosen(source: Source, view: View) -> str:

@@ -22,7 +22,7 @@ from radt.frontend.data.importance import Importance, importance_of
 from radt.frontend.data.machine import Probe, Reading
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Pick
-from radt.frontend.pages.compare import Answer, handler
+from radt.frontend.pages.json_routes import Answer, add_json_routes
 from radt.frontend.pages.page import Page, attributes, in_browser, subject_list
 from radt.frontend.search.find import Recent
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
@@ -166,14 +166,9 @@ _CHOSEN = ("x", "y", "colour", "axes", "target", "xbest", "ybest")
 
 def register(app: Dash, source: Source) -> None:
     """Register the routes and callbacks of the page."""
-    for path, answer in ((DATA_PATH, data_answer), (IMPORTANCE_PATH, importance_answer)):
-        app.server.add_url_rule(
-            path,
-            f"radt{path}",
-            handler(source, answer),
-            methods=["POST"],
-            provide_automatic_options=False,
-        )
+    add_json_routes(
+        app.server, source, {DATA_PATH: data_answer, IMPORTANCE_PATH: importance_answer}
+    )
     in_browser(
         app,
         "exploreFollow",

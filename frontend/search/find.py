@@ -63,7 +63,7 @@ ALIASES: Mapping[str, str] = {
     "state": "status",
 }
 #: Tags that radt and MLflow set. They match by name only, not by words.
-_OWN_TAGS = ("radt.", "mlflow.")
+OWN_TAGS = ("radt.", "mlflow.")
 #: How long the result of a search by age or duration is kept.
 _TIMES_HOLD_S = 15
 _RECENT_RESULTS = 64
@@ -116,7 +116,7 @@ def everything(run: RunEntry, texts: Texts) -> str:
     parts += [
         f"{key}={value}"
         for key, value in texts.tags.get(record.run_id, {}).items()
-        if not key.startswith(_OWN_TAGS)
+        if not key.startswith(OWN_TAGS)
     ]
     return "\n".join(parts).casefold()
 

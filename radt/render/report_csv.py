@@ -40,7 +40,7 @@ def as_csv(content: Content) -> str:
         for group in with_children(item.groups):
             lead = [
                 *_workload(item),
-                *(Subject.RUNS.value, len(group.runs), _safe(group.name), group.status.value),
+                *(Subject.RUNS.value, len(group.runs), safe(group.name), group.status.value),
             ]
             values = list(_values(content, item, group, shared=False))
             for quantity, estimate in values:
@@ -58,7 +58,7 @@ def as_csv(content: Content) -> str:
 
 
 def _workload(item: Item) -> list[str]:
-    return [_safe(text) for text in (item.experiment, item.summary.label, item.summary.host)]
+    return [safe(text) for text in (item.experiment, item.summary.label, item.summary.host)]
 
 
 def _values(
@@ -85,10 +85,10 @@ def _value(
         quantity.info.unit,
         window,
         "true" if estimate is not None and estimate.is_estimated else "false",
-        "" if estimate is None else _safe(" ".join(estimate.metrics)),
+        "" if estimate is None else safe(" ".join(estimate.metrics)),
         "" if reached is None else f"{reached.count}/{reached.of}",
     ]
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -35,7 +35,7 @@ def findings(page: Page, *rules: str) -> list[str]:
 #: network is never idle.
 CONTENT = {
     "/explore": "#explore-importance :is(table, p:not(.explore-wait))",
-    "/": ".select-pane-runs .select-row .select-swatch",
+    "/": ".runs-body .runs-swatch",
     "/compare": ".card .main-svg",
     "/workload": ".workload .main-svg",
     "/timeline": ".timeline .barlayer .point",

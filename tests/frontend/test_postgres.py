@@ -22,7 +22,7 @@ from tests.support import servers
 CARD = ".card .main-svg"
 #: What each page shows of a store.
 CONTENTS = {
-    "/": ".select-pane-runs .select-row .select-swatch",
+    "/": ".runs-body .runs-swatch",
     "/compare": CARD,
     "/workload": ".workload .main-svg",
     "/report": ".report-table tbody .label",

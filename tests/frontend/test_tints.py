@@ -15,7 +15,7 @@ from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.data.workload.subject import find_subject
 from radt.frontend.pages.compare import facts
 from radt.frontend.pages.report_table import table
-from radt.frontend.pages.select import answer
+from radt.frontend.pages.runs import answer
 from radt.frontend.pages.workload_parts import swatch
 from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
@@ -38,16 +38,9 @@ def fill(demo, count: int) -> None:
             return
 
 
-def on_select(source, run) -> list[str]:
-    found = answer(source, View(experiment="study", workload=run.record.workload_id))
-    rows = found["panes"]["runs"]["rows"]
+def on_runs(source, run) -> list[str]:
+    rows = answer(source, {"view": {"experiment": "study"}})["rows"]
     return next(row["swatch"] for row in rows if row["id"] == run.run_id[:12])
-
-
-def in_the_basket(source, run) -> list[str]:
-    picks = (Pick.run("study", run.run_id),)
-    found = answer(source, View(experiment="study", picks=picks))
-    return found["basket"]["groups"][0]["entries"][0]["swatch"]
 
 
 def in_the_list_of_compare(source, run) -> list[str]:
@@ -98,7 +91,7 @@ def test_a_run_has_one_colour_on_all_pages(demo, source, count):
         expected = [
             colour(tint(read_catalog(source, "study"), run.run_id), scheme) for scheme in LOOKS
         ]
-        pages = (on_select, in_the_basket, in_the_list_of_compare, in_a_chart)
+        pages = (on_runs, in_the_list_of_compare, in_a_chart)
         for page in (*pages, on_its_workloads_page, on_report):
             assert page(source, run) == expected, (page.__name__, run.short)
         seen.add(tuple(expected))

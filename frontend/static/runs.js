@@ -1,0 +1,356 @@
+/* The Runs page: the bar with search and choices, and what is ticked; runs_grid.js has the table,
+   runs_columns.js the list of columns. The rows come from the server (frontend/pages/runs.py); the
+   user's actions change the view, and the table follows it. */
+"use strict";
+
+(function () {
+  const { h, setText, setAttribute, refill, follow, open, change, setPart, noUpdate } = window.radt;
+
+  const ON = 1;
+  const OFF = 0;
+  const TYPING_PAUSE_MS = 150;
+  const RETRY_MS = 2000;
+  const HELP = [
+    ["resnet26 \"two words\"", "anywhere in names, parameters, tags"],
+    ["accuracy.max > 0.93", "a metric's last, min, max or mean; numbers: < <= > >="],
+    ["lr < 1e-3  batch-size = 64", "parameters and tags"],
+    ["model:resnet  model!=vit", "part of a text; any other value"],
+    ["state:failed,oom", "one of several values"],
+    ["-machine:bench-2", "not"],
+    ["duration>10m  age<2d", "durations"],
+    ["workload: run: device: machine: experiment:", "fields of every run"],
+  ];
+
+  /* The state of the page while it is shown. */
+  let page = null;
+
+  /* ---- the frame ----------------------------------------------------------------------------- */
+
+  function build(root) {
+    page = { root, view: {}, revision: null, asked: null, answer: null, toggled: new Set(),
+      steps: [], sending: null, asking: null, timer: null };
+    page.search = h("input", {
+      id: "runs-search", type: "search", autocomplete: "off", spellcheck: "false",
+      placeholder: "accuracy.max > 0.93  lr < 1e-3  state = failed", "aria-label": "Search runs",
+      "aria-describedby": "runs-count", oninput: typed, onkeydown: searchKey,
+    });
+    const help = h("details", { class: "runs-help" },
+      h("summary", { "aria-label": "Search syntax", title: "Search syntax" }, "?"),
+      h("dl", {}, HELP.flatMap(([term, meaning]) => [h("dt", {}, term), h("dd", {}, meaning)])));
+    page.count = h("span", { id: "runs-count", class: "runs-count", role: "status" });
+    page.chips = h("div", { class: "runs-chips", role: "group", "aria-label": "State" });
+    page.problems = h("div", { class: "runs-problems", role: "status", hidden: true });
+    page.experiment = choice("Experiment", (value) => change((view) => {
+      if (value) view.experiment = value;
+      else delete view.experiment;
+      delete view.workload;
+    }));
+    page.group = choice("Group by", (value) => {
+      page.toggled.clear();
+      setOptions({ "runs.group": value === "workload" ? "" : value, "runs.open": "" });
+    });
+    page.fold = button("", () => {
+      page.toggled.clear();
+      setOptions({ "runs.open": isOpen() ? "no" : "yes" });
+    });
+    page.columns = h("button", {
+      type: "button", class: "runs-button", "aria-haspopup": "dialog", "aria-expanded": "false",
+      onclick: () => window.radt.chooseColumns(page),
+    }, "Columns");
+    page.csv = h("a", { class: "runs-button", download: "", title: "All runs listed, with these columns" }, "CSV");
+    page.scope = h("span", { class: "runs-scope" });
+    page.picked = h("span", { class: "runs-picked", role: "status" });
+    page.clear = button("Clear", () => pick([]));
+    page.compare = h("a", { class: "runs-compare", onclick: compare });
+    page.grid = new window.radt.Grid({ tick, tickAll, toggle, ask, sort, setColumns, setNameWidth });
+    root.replaceChildren(
+      h("div", { class: "runs-bar" },
+        page.experiment.label, h("div", { class: "runs-field" }, page.search, help), page.chips,
+        page.count),
+      h("div", { class: "runs-bar" },
+        page.group.label, page.fold, page.columns, page.csv, page.scope,
+        h("span", { class: "push" }), page.picked, page.clear, page.compare),
+      page.problems, page.grid.element);
+    page.setColumns = setColumns;
+  }
+
+  const button = (text, onclick) =>
+    h("button", { class: "quiet", type: "button", onclick }, text);
+
+  function choice(label, chosen) {
+    const select = h("select", { onchange: () => chosen(select.value) });
+    return { select, label: h("label", { class: "runs-choice" }, h("span", {}, label), select) };
+  }
+
+  function fill({ select }, options, value) {
+    const known = JSON.stringify(options);
+    if (select.dataset.known !== known) {
+      select.dataset.known = known;
+      select.replaceChildren(...options.map(([key, text]) => h("option", { value: key }, text)));
+    }
+    select.value = value;
+  }
+
+  /* ---- actions of the user ------------------------------------------------------------------- */
+
+  const setOptions = (options) => change((view) => setPart(view, "options", options));
+
+  function typed() {
+    clearTimeout(page.timer);
+    page.timer = setTimeout(search, TYPING_PAUSE_MS);
+  }
+
+  function search() {
+    clearTimeout(page.timer);
+    page.timer = null;
+    const text = page.search.value;
+    change((view) => {
+      if (text) view.search = text;
+      else delete view.search;
+    });
+  }
+
+  function searchKey(event) {
+    if (event.key === "Enter") return search();
+    if (event.key === "Escape" && page.search.value) {
+      page.search.value = "";
+      search();
+    } else if (event.key === "ArrowDown") page.grid.element.focus();
+    else return undefined;
+    return event.preventDefault();
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || !page || !page.root.isConnected) return;
+    if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+    event.preventDefault();
+    page.search.focus();
+    page.search.select();
+  });
+
+  function toggleStatus(value) {
+    const { options = {} } = window.radt.view;
+    const on = new Set((options["runs.status"] || "").split(",").filter(Boolean));
+    if (!on.delete(value)) on.add(value);
+    setOptions({ "runs.status": [...on].join(",") });
+  }
+
+  /* First the better values, then the others, then the newest first again; `add` keeps the columns
+     that the table is sorted by already. */
+  function sort(column, add) {
+    const sorted = page.answer.columns.filter((one) => one.sort)
+      .sort((a, b) => a.sort - b.sort).map(({ key, descending }) => ({ key, descending }));
+    const known = sorted.find((one) => one.key === column.key);
+    const startsDown = column.better === "higher";
+    let next = add ? sorted : sorted.filter((one) => one === known);
+    if (!known) next.push({ key: column.key, descending: startsDown });
+    else if (known.descending === startsDown) known.descending = !startsDown;
+    else next = next.filter((one) => one !== known);
+    setOptions({ "runs.sort": next.map(({ key, descending }) =>
+      (descending ? "-" : "") + encodeURIComponent(key)).join(",") });
+  }
+
+  /* `columns` are pairs of key and width; null for the dashboard's choice. */
+  function setColumns(columns) {
+    change((view) => {
+      const name = (view.columns || []).filter((text) => text.startsWith("run name~"));
+      if (columns === null) delete view.columns;
+      else view.columns = [...name, ...columns.map(([key, px]) => (px ? `${key}~${px}` : key))];
+    });
+  }
+
+  function setNameWidth(px) {
+    const columns = page.answer.columns.map(({ key, width_px: own }) => `${key}~${own}`);
+    change((view) => { view.columns = px ? [`run name~${px}`, ...columns] : columns; });
+  }
+
+  const isOpen = () => {
+    const { options = {} } = window.radt.view;
+    return (options["runs.open"] || (options["runs.group"] ? "no" : "yes")) !== "no";
+  };
+
+  function toggle(row) {
+    if (!page.toggled.delete(row.id)) page.toggled.add(row.id);
+    ask();
+  }
+
+  function pick(picks) {
+    page.steps = [];
+    showProblem("");
+    change((view) => {
+      if (picks.length) view.picks = picks;
+      else delete view.picks;
+    });
+  }
+
+  function tick(row) {
+    row.tick = row.tick === ON ? OFF : ON;
+    page.grid.paint(); // the clicked box changes at once; the others follow from the server
+    addStep(row.pick ? { picks: [row.pick], on: row.tick === ON }
+      : { group: row.group, on: row.tick === ON });
+  }
+
+  const tickAll = () => addStep({ all: true, on: page.answer.tick !== ON });
+
+  /* Clicks go to the server one after the other: each builds on the result of the last. */
+  async function addStep(step) {
+    page.steps.push(step);
+    if (page.sending) return;
+    const mine = page;
+    mine.sending = true;
+    while (mine.steps.length) {
+      const steps = mine.steps.splice(0);
+      const found = await post("/runs/tick", { view: window.radt.view, steps,
+        picks: window.radt.view.picks || [] }).catch(() => null);
+      if (mine !== page || !mine.root.isConnected) return;
+      showProblem(found ? found.refused : "The dashboard does not answer.");
+      if (found && found.picks) change((view) => {
+        if (found.picks.length) view.picks = found.picks;
+        else delete view.picks;
+      });
+      else ask(); // reset the boxes to the picks
+    }
+    mine.sending = false;
+  }
+
+  function showProblem(text) {
+    page.refused = text || "";
+    drawPicked();
+  }
+
+  /* Compare what is ticked, else what is found, else the newest runs. */
+  async function compare(event) {
+    if (page.compare.dataset.found !== "yes") return follow(event);
+    event.preventDefault();
+    const found = await post("/runs/found", { view: window.radt.view });
+    if (found.query !== undefined) open(`/compare?${found.query}`);
+    return undefined;
+  }
+
+  /* ---- requests ------------------------------------------------------------------------------ */
+
+  async function post(path, body, signal) {
+    const response = await fetch(path, {
+      method: "POST", signal, credentials: "same-origin", body: JSON.stringify(body),
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+    });
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
+  /* The part of a view that the table depends on. */
+  function concern(view) {
+    const options = Object.entries(view.options || {}).filter(([name]) => name.startsWith("runs."));
+    return JSON.stringify([view.picks ?? null, view.search || "", view.experiment || "",
+      view.workload || "", view.columns ?? null, options.sort()]);
+  }
+
+  async function ask() {
+    if (page.asking) page.asking.abort();
+    const mine = (page.asking = new AbortController());
+    const { root, view } = page;
+    page.asked = { concern: concern(view), revision: page.revision };
+    try {
+      const found = await post("/runs/rows",
+        { view, toggled: [...page.toggled], ...page.grid.request() }, mine.signal);
+      if (mine !== page.asking || !root.isConnected) return;
+      if (found.problem) return; // the router shows the error; the rows stay
+      draw(found);
+    } catch (error) {
+      if (error.name === "AbortError" || mine !== page.asking) return;
+      setTimeout(() => mine === page.asking && root.isConnected && ask(), RETRY_MS);
+    }
+  }
+
+  function followView(view, revision) {
+    page.view = view;
+    page.revision = revision;
+    const isNews = revision && page.asked.revision !== revision && !revision.startsWith("!");
+    if (page.asked.concern !== concern(view) || isNews) ask();
+  }
+
+  /* ---- drawing ------------------------------------------------------------------------------- */
+
+  function draw(answer) {
+    page.answer = answer;
+    window.radt.Grid.aheadMs = answer.now_ms - Date.now();
+    page.asked.revision = answer.revision;
+    if (document.activeElement !== page.search && page.timer === null)
+      page.search.value = answer.search;
+    setText(page.count, answer.count);
+    fill(page.experiment, [["", `All ${answer.experiments.length}`],
+      ...answer.experiments.map(({ name, count }) => [name, `${name} (${count.toLocaleString("en")})`])],
+      page.view.experiment || "");
+    page.experiment.label.hidden = answer.experiments.length < 2;
+    fill(page.group, answer.groups.map(({ key, label }) => [key, label]), answer.grouped_by);
+    page.fold.hidden = answer.grouped_by === "none";
+    setText(page.fold, isOpen() ? "Close all" : "Open all");
+    drawChips(answer.statuses);
+    page.problems.hidden = !answer.problems.length;
+    page.problems.replaceChildren(...answer.problems.map(({ typed: term, cause }) =>
+      h("span", {}, h("code", {}, term), " ", cause)));
+    page.csv.href = "/runs/table.csv" + (answer.query ? "?" + answer.query : "");
+    drawScope(answer);
+    page.grid.draw(answer, answer.narrowed ? "No run matches." : "No runs yet.");
+    drawPicked();
+    if (page.columnsDrawn) page.columnsDrawn();
+    if (answer.partial) ask();
+  }
+
+  function drawChips(statuses) {
+    const known = JSON.stringify(statuses);
+    if (page.chipsKnown === known) return;
+    page.chipsKnown = known;
+    refill(page.chips, statuses.map(({ value, word, count, on }) =>
+      h("button", {
+        type: "button", class: "runs-chip", "data-focus": value, "aria-pressed": String(on),
+        onclick: () => toggleStatus(value),
+      }, h("span", {}, word), h("span", { class: "runs-chip-count" }, count.toLocaleString("en")))));
+  }
+
+  /* The one workload that is listed, and the way back. */
+  function drawScope({ workload }) {
+    page.scope.hidden = !workload;
+    if (!workload) return;
+    page.scope.replaceChildren(`only ${workload}`, h("button", {
+      type: "button", class: "quiet", title: "Runs of all workloads",
+      "aria-label": `Show the runs of all workloads, not only of ${workload}`,
+      onclick: () => change((view) => { delete view.workload; }),
+    }, "×"));
+  }
+
+  function drawPicked() {
+    const { picked, narrowed, query } = page.answer;
+    const texts = page.refused ? [page.refused] : [picked.text, ...picked.notes];
+    setText(page.picked, texts.filter(Boolean).join(" · "));
+    setAttribute(page.picked, "data-refused", page.refused && "yes");
+    page.clear.hidden = !(page.view.picks || []).length;
+    const isFound = !picked.count && narrowed;
+    setText(page.compare, picked.count ? "Compare ticked →"
+      : isFound ? "Compare these →" : "Compare newest →");
+    setAttribute(page.compare, "data-found", isFound && "yes");
+    page.compare.setAttribute("href", "/compare" + (query ? "?" + query : ""));
+    setAttribute(page.compare, "aria-disabled", isFound && !page.answer.total && "true");
+  }
+
+  /* Running times and ages go on without a request. */
+  setInterval(() => {
+    if (page && page.root.isConnected && !document.hidden && page.answer) page.grid.paint();
+  }, 1000);
+
+  window.radt.register({
+    runsFollow: (view, revision, first) => {
+      const root = document.getElementById("runs-root");
+      if (!root || !first) return noUpdate();
+      window.radt.view = view || {};
+      if (!page || page.root !== root || !root.firstChild) {
+        build(root);
+        page.view = window.radt.view;
+        page.asked = { concern: concern(page.view), revision: first.revision };
+        draw(first);
+      }
+      followView(view || {}, revision);
+      return noUpdate();
+    },
+  });
+})();
