@@ -78,7 +78,7 @@
     h("button", { class: "quiet", type: "button", onclick }, text);
 
   function choice(label, chosen) {
-    const select = h("select", { onchange: () => chosen(select.value) });
+    const select = h("select", { "aria-label": label, onchange: () => chosen(select.value) });
     return { select, label: h("label", { class: "runs-choice" }, h("span", {}, label), select) };
   }
 

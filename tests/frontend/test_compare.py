@@ -344,7 +344,7 @@ def test_two_browsers_do_not_disturb_each_other(site, watched, wait_until, brows
 def test_nothing_picked_leads_on(site, watched):
     watched.page.goto(f"{site.url}/compare?s=")
     expect(watched.page.get_by_text("Nothing is selected")).to_be_visible()
-    link = watched.page.locator(".compare-empty").get_by_role("link", name="Select")
+    link = watched.page.locator(".compare-empty").get_by_role("link", name="Runs")
     expect(link).to_be_visible()
     watched.page.get_by_role("button", name="Show the newest runs").click()
     drawn(watched, 4)

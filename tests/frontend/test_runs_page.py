@@ -1,0 +1,350 @@
+"""The page Runs in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import re
+from urllib.parse import parse_qs
+
+import pytest
+from playwright.sync_api import expect
+
+import radt
+from radt.model import RunStatus
+from radt.store.records import RunRecord, WorkloadRecord
+from tests.frontend.conftest import shown
+
+PULSE = re.compile(r'"output":"..revision')
+HTML = "<img src=x onerror=alert(1)>"
+BODY = ".runs-body .runs-row"
+
+
+def rows(watched):
+    return watched.page.locator(BODY)
+
+
+def row(watched, name):
+    """The row with this name."""
+    exactly = re.compile(f"^{re.escape(name)}$")
+    link = watched.page.locator(".runs-link", has_text=exactly)
+    return rows(watched).filter(has=link)
+
+
+def box(watched, name):
+    return row(watched, name).locator(".runs-box")
+
+
+def names(watched):
+    return watched.page.locator(f"{BODY} .runs-link")
+
+
+def head(watched, label):
+    return watched.page.locator(".runs-columns").get_by_role("button", name=label, exact=True)
+
+
+def cells(watched, label):
+    """The cells of a column, from top to bottom."""
+    place = head(watched, label).evaluate("b => b.closest('[aria-colindex]').ariaColIndex")
+    return watched.page.locator(f"{BODY} .runs-cell:nth-child({place})")
+
+
+def open_page(watched, url, query=""):
+    watched.page.goto(url + query)
+    shown(watched.page, BODY)
+
+
+def query(watched):
+    search = watched.page.evaluate("location.search")
+    return parse_qs(search.lstrip("?"), keep_blank_values=True)
+
+
+def test_the_best_run_is_found_by_its_metric(site, watched, wait_until):
+    """Sort, search, columns and the file, with the values that `radt.load` has."""
+    page = watched.page
+    open_page(watched, site.url, "?o.runs.group=none")
+    expect(rows(watched)).to_have_count(6)
+    frame = radt.load(list(site.demo.run_ids.values()), home=site.demo.store.parent)
+    best = frame[frame["metric"] == "accuracy"].groupby("run_id")["value"].max()
+    short = {run_id: name for name, run_id in site.demo.run_ids.items()}
+    in_order = [
+        short[run_id].removesuffix(" a") if short[run_id] == "solo a" else short[run_id]
+        for run_id in best.sort_values(ascending=False).index
+    ]
+    head(watched, "accuracy max").click()
+    expect(names(watched)).to_have_text(in_order)  # the highest first, without another click
+    expect(page.locator(".runs-columns [aria-sort]")).to_have_attribute("aria-sort", "descending")
+    expect(rows(watched).first.locator("[data-best]").first).to_have_text(f"{best.max():.4f}")
+    wait_until(lambda: query(watched).get("o.runs.sort") == ["-accuracy.max"], "the order")
+    # Another column as well.
+    head(watched, "model").click()
+    head(watched, "accuracy max").click(modifiers=["Shift"])
+    models = cells(watched, "model")
+    expect(models).to_have_text(["cnn-large"] + ["cnn-small"] * 5)
+    small = [name for name in in_order if name != "mix b"]
+    expect(names(watched)).to_have_text(["mix b", *small])
+    # What is found, and the file of it.
+    limit = float(best.sort_values().iloc[2])
+    page.keyboard.press("/")
+    page.keyboard.type(f"accuracy.max > {limit!r} state = finished")
+    found = [name for name in in_order[:3] if name != "mix b"]
+    expect(page.locator("#runs-count")).to_have_text(f"{len(found)} of 6 runs")
+    expect(names(watched)).to_have_text(found)
+    expect(page.get_by_role("link", name="CSV")).to_have_attribute("href", re.compile("q=accuracy"))
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    with download.value.path().open() as file:
+        written = {line["run_id"]: line["accuracy.max"] for line in csv.DictReader(file)}
+    assert len(written) == len(found)
+    assert all(float(value) == best[run_id] for run_id, value in written.items())
+    assert watched.errors == []
+
+
+def test_columns_are_chosen_moved_and_resized_and_kept_in_the_address(site, watched, wait_until):
+    page = watched.page
+    open_page(watched, site.url)
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("group", name="process.memory.rss").get_by_label("max").check()
+    expect(head(watched, "process.memory.rss max, MB")).to_be_visible()
+    page.get_by_label("Filter columns").fill("batch")
+    page.get_by_label("batch-size").check()
+    expect(head(watched, "batch-size")).to_be_visible()
+    page.keyboard.press("Escape")
+    frame = radt.load(site.demo.run_ids["mix a"], home=site.demo.store.parent)
+    peak = frame[frame["metric"] == "process.memory.rss"]["value"].max() / 1e6
+    expect(cells(watched, "process.memory.rss max, MB").nth(1)).to_have_text(f"{peak:.1f}")
+
+    def keys():
+        return [text.partition("~")[0] for text in query(watched).get("col", [])]
+
+    wait_until(lambda: keys()[-2:] == ["process.memory.rss.max", "param.batch-size"], "two more")
+    head(watched, "batch-size").focus()
+    page.keyboard.press("Alt+ArrowLeft")
+    wait_until(lambda: keys()[-1:] == ["process.memory.rss.max"], "moved by a key")
+    expect(head(watched, "batch-size")).to_be_focused()
+    state = head(watched, "State").bounding_box()
+    took = head(watched, "Took").bounding_box()
+    page.mouse.move(state["x"] + 5, state["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(took["x"] + took["width"] - 5, took["y"] + 5, steps=4)
+    page.mouse.up()
+    wait_until(lambda: keys()[:2] == ["duration", "status"], "moved by the mouse")
+    assert "o.runs.sort" not in query(watched)  # moving does not sort
+    handle = page.locator(".runs-columns .runs-handle").nth(1).bounding_box()
+    page.mouse.move(handle["x"] + 3, handle["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(handle["x"] + 63, handle["y"] + 5, steps=4)
+    page.mouse.up()
+    wait_until(lambda: query(watched)["col"][0] == "duration~140", "wider")
+    head(watched, "Took").focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    wait_until(lambda: query(watched)["col"][0] == "duration~124", "narrower")
+    page.reload()
+    shown(page, BODY)
+    expect(page.locator(".runs-columns .runs-cell").nth(2)).to_contain_text("Took")
+    assert page.locator(".runs-columns .runs-cell").nth(2).bounding_box()["width"] == 124
+    head(watched, "Took").focus()
+    page.keyboard.press("Delete")
+    wait_until(lambda: "duration" not in keys(), "removed")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("button", name="Automatic").click()
+    wait_until(lambda: "col" not in query(watched), "the dashboard's choice")
+    assert watched.errors == []
+
+
+def test_boxes_have_three_states_and_compare_takes_what_is_ticked(site, watched, wait_until):
+    page = watched.page
+    open_page(watched, site.url)
+    box(watched, "three").click()
+    expect(page.locator(".runs-picked")).to_have_text("3 runs ticked")
+    expect(page.get_by_label("All runs listed")).to_have_attribute("aria-checked", "mixed")
+    three = rows(watched).filter(has_text="cnn-small").locator(".runs-box[aria-checked=true]")
+    expect(three).to_have_count(4)
+    box(watched, "c").click()
+    expect(box(watched, "three")).to_have_attribute("aria-checked", "mixed")
+    wanted = "quickstart:" + ",".join(f"r{site.demo.run_ids[f'three {x}'][:12]}" for x in "ab")
+    wait_until(lambda: query(watched).get("s") == [wanted], "the address")
+    page.reload()
+    expect(box(watched, "three")).to_have_attribute("aria-checked", "mixed")
+    page.get_by_role("link", name="Compare ticked").click()
+    wait_until(lambda: page.evaluate("location.pathname") == "/compare", "Compare")
+    assert query(watched)["s"] == [wanted]
+    page.go_back()
+    page.get_by_role("button", name="Clear").click()
+    wait_until(lambda: "s" not in query(watched), "nothing in the address")
+    # Without a tick, what is found.
+    page.locator("#runs-search").fill("model:cnn-large")
+    expect(rows(watched)).to_have_count(2)
+    page.get_by_role("link", name="Compare these").click()
+    wait_until(lambda: page.evaluate("location.pathname") == "/compare", "Compare")
+    found = f"quickstart:r{site.demo.run_ids['mix b'][:12]}"
+    wait_until(lambda: query(watched)["s"] == [found], "what was found")
+    assert watched.errors == []
+
+
+def test_quick_clicks_all_count(site, watched, wait_until):
+    open_page(watched, site.url, "?o.runs.group=none")
+    expect(rows(watched)).to_have_count(6)
+    watched.page.evaluate(
+        "() => document.querySelectorAll('.runs-body .runs-box').forEach(box => box.click())"
+    )
+    wait_until(lambda: query(watched).get("s", [""])[0].count(",") == 5, "six in the address")
+    expect(watched.page.get_by_label("All runs listed")).to_have_attribute("aria-checked", "true")
+    watched.page.get_by_label("All runs listed").press(" ")
+    wait_until(lambda: "s" not in query(watched), "none")
+    assert watched.errors == []
+
+
+def test_groups_by_a_parameter_and_the_experiment_as_a_filter(demo, serve, watched, wait_until):
+    demo.quickstart("older")
+    demo.quickstart()
+    page = watched.page
+    open_page(watched, serve())
+    expect(page.locator("#runs-count")).to_have_text("12 runs")
+    page.get_by_label("Group by", exact=True).select_option(label="model")
+    expect(names(watched)).to_have_text(["cnn-large", "cnn-small"])
+    expect(cells(watched, "accuracy max").last).to_contain_text(" ± ")
+    row(watched, "cnn-large").click()
+    expect(names(watched)).to_have_text(["cnn-large", "mix b", "mix b", "cnn-small"])
+    page.get_by_label("Experiment", exact=True).select_option("older")
+    expect(page.locator("#runs-count")).to_have_text("6 of 12 runs")
+    wait_until(
+        lambda: query(watched) == {"e": ["older"], "o.runs.group": ["param.model"]}, "the address"
+    )
+    page.get_by_role("button", name="Open all").click()
+    expect(rows(watched)).to_have_count(8)
+    page.get_by_label("Group by", exact=True).select_option(label="workload")
+    expect(names(watched)).to_have_text(["mix", "a", "b", "three", "a", "b", "c", "solo"])
+    page.get_by_role("button", name="Close all").click()
+    expect(names(watched)).to_have_text(["mix", "three", "solo"])
+    assert watched.errors == []
+
+
+def test_the_search_says_what_it_cannot_read(site, watched):
+    page = watched.page
+    open_page(watched, site.url)
+    page.locator("#runs-search").fill("cnn-large modl:x lr>")
+    expect(page.locator(".runs-problems")).to_contain_text("expected a value after >")
+    expect(page.locator(".runs-problems")).to_contain_text("did you mean model?")
+    expect(page.locator(".runs-none")).to_have_text("No run matches.")
+    page.locator("#runs-search").press("Escape")
+    expect(page.locator(".runs-problems")).to_be_hidden()
+    page.get_by_role("button", name=re.compile("failed")).click()
+    expect(names(watched)).to_have_text(["mix", "b"])
+    assert watched.errors == []
+
+
+def test_everything_by_keyboard(site, watched, wait_until):
+    page = watched.page
+    open_page(watched, site.url)
+    grid = page.get_by_role("treegrid", name="Runs")
+    grid.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(names(watched).nth(1)).to_have_text("three")  # the first workload is closed
+    page.keyboard.press("ArrowRight")
+    expect(names(watched).nth(1)).to_have_text("a")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press(" ")
+    wanted = f"quickstart:r{site.demo.run_ids['mix a'][:12]}"
+    wait_until(lambda: query(watched).get("s") == [wanted], "the run")
+    page.keyboard.press("End")
+    expect(page.locator(f"#{grid.get_attribute('aria-activedescendant')}")).to_contain_text("solo")
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    wait_until(lambda: page.evaluate("location.pathname") == "/workload", "the workload")
+    assert watched.errors == []
+
+
+def many(demo, count, first=0):
+    """Workloads of one run without samples."""
+    with demo.writer.transaction():
+        for number in range(first, first + count):
+            identity = f"{number:012x}".ljust(32, "0")
+            at_ns = demo.now_ns + number * 10**9
+            demo.writer.put_workload(WorkloadRecord(identity, "many", f"w{number}", at_ns))
+            demo.writer.put_run(
+                RunRecord(
+                    *(identity, identity, "many", f"w{number}", "a", "net", at_ns),
+                    status=RunStatus.FINISHED,
+                    started_ns=at_ns,
+                    ended_ns=at_ns + 10**9,
+                )
+            )
+
+
+def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
+    many(demo, 1200)
+    page = watched.page
+    open_page(watched, serve())
+    grid = page.locator("#runs-grid")
+    expect(grid).to_have_attribute("aria-rowcount", "1201")
+    assert rows(watched).count() < 100
+    assert rows(watched).first.bounding_box()["height"] == 24
+    grid.evaluate("grid => { grid.scrollTop = 24 * 600; }")
+    expect(row(watched, "w595")).to_be_visible()
+    assert rows(watched).count() < 100
+    expect(grid.locator("[data-loading]")).to_have_count(0)
+    # What comes before the rows in sight does not move them.
+    before = row(watched, "w590").bounding_box()
+    many(demo, 5, first=1200)
+    expect(grid).to_have_attribute("aria-rowcount", "1206")
+    expect(row(watched, "w590")).to_be_visible()
+    assert row(watched, "w590").bounding_box() == before
+    page.get_by_label("All runs listed").click()
+    expect(page.locator(".runs-picked")).to_have_text(
+        "1,205 runs ticked · 1,005 runs left out: a chart shows at most 200"
+    )
+    page.get_by_role("button", name="Clear").click()
+    page.locator("#runs-search").fill("-w0")
+    expect(page.locator("#runs-count")).to_have_text("1,204 of 1,205 runs")
+    page.get_by_label("All runs listed").click()
+    expect(page.locator(".runs-picked")).to_contain_text("at most 500 picks, got 1,204")
+    expect(page.get_by_label("All runs listed")).to_have_attribute("aria-checked", "false")
+    assert watched.errors == []
+
+
+def test_texts_are_texts(demo, serve, watched):
+    run = demo.run("a", HTML, 1.0)
+    demo.workload(HTML, HTML, [run, demo.run("b", "net", 1.0)])
+    demo.writer.put_params(run.run_id, {HTML: HTML})
+    open_page(watched, serve(), "?col=name&col=experiment")
+    watched.page.locator("#runs-search").fill(f'name:"{HTML}"')
+    expect(rows(watched)).to_have_count(2)
+    expect(rows(watched).last).to_contain_text(HTML)
+    watched.page.get_by_role("button", name="Columns").click()
+    expect(watched.page.get_by_role("checkbox", name=HTML, exact=True)).to_be_visible()
+    assert watched.page.locator(".runs img, .panel img").count() == 0
+    assert watched.errors == []
+
+
+def test_running_runs_move_and_new_ones_join(demo, serve, watched, wait_until):
+    demo.quickstart()
+    demo.workload("quickstart", "now", [demo.run("a", "n", 9.0, status=RunStatus.RUNNING)])
+    asks, pulses = [], []
+    watched.on("request", lambda r: asks.append(r) if r.url.endswith("/runs/rows") else None)
+    watched.on("request", lambda r: pulses.append(r) if PULSE.search(r.post_data or "") else None)
+    open_page(watched, serve())
+    running = row(watched, "now")
+    took = running.locator("[data-format=clock]")
+    first = took.inner_text()
+    handle = running.element_handle()
+    wait_until(lambda: took.inner_text() != first and len(pulses) > 2, "the clock")
+    assert asks == []  # time passes by itself
+    demo.writer.update_run(demo.run_ids["now a"], status=RunStatus.FINISHED, ended_ns=demo.now_ns)
+    expect(running.locator("[data-format=status]")).to_have_text("finished")
+    assert handle.evaluate("row => row.isConnected")  # the same element, changed
+    demo.workload("quickstart", "new", [demo.run("a", "n", 9.0)])
+    expect(row(watched, "new")).to_be_visible()
+    assert watched.errors == []
+
+
+@pytest.mark.parametrize("width", [3840, 900])
+def test_the_table_fits_every_window_and_the_names_stay(site, watched, width):
+    page = watched.page
+    page.set_viewport_size({"width": width, "height": 800})
+    open_page(watched, site.url)
+    expect(rows(watched)).to_have_count(8)
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    expect(page.locator(".runs-compare")).to_be_in_viewport()
+    page.locator("#runs-grid").evaluate("grid => { grid.scrollLeft = 10_000; }")
+    assert box(watched, "solo").bounding_box()["x"] < 40
+    expect(row(watched, "solo").locator(".runs-link")).to_be_in_viewport()
