@@ -30,6 +30,11 @@ METRIC = "process.cpu.utilization"
 LONG_METRIC = "process.power"
 EXPERIMENT = "bench"
 _PAGE_POINTS = 1_000_000
+_WORKLOADS_A_TIME = 250
+_METRICS = (
+    *("loss", "accuracy", "process.cpu.utilization"),
+    *("process.memory.rss", "gpu.power", "gpu.utilization"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,17 @@ QUICK = Size(1_000, 20, 4, 100_000, 2_000_000)
 
 
 def many(path: Path, size: Size) -> Path:
-    """Create ``size.runs`` runs without samples, four in a workload, all of one experiment."""
-    with StoreWriter(_made(path)) as writer, writer.transaction():
-        for place in range(size.runs // 4):
-            _workload(writer, place, "abcd", 100.0)
+    """Create ``size.runs`` runs of one experiment, four in a workload.
+
+    Each has two metrics of the script and four of the hardware, and parameters that differ.
+    """
+    rng = np.random.default_rng(14)
+    with StoreWriter(_made(path)) as writer:
+        for first in range(0, size.runs // 4, _WORKLOADS_A_TIME):
+            with writer.transaction():
+                for place in range(first, min(first + _WORKLOADS_A_TIME, size.runs // 4)):
+                    for run_id, origin_ns in _workload(writer, place, "abcd", 100.0):
+                        _few_samples(writer, rng, run_id, origin_ns)
     return path
 
 
@@ -135,6 +147,25 @@ def _trial(writer: StoreWriter, place: int, rng: np.random.Generator) -> None:
         ],
     )
     writer.seal(run_id)
+
+
+def _few_samples(
+    writer: StoreWriter, rng: np.random.Generator, run_id: str, origin_ns: int
+) -> None:
+    """Write parameters that differ, and 20 samples of each metric."""
+    params = {"lr": f"{10 ** rng.uniform(-5, -1):.2e}", "depth": str(2 ** rng.integers(1, 7))}
+    writer.put_params(run_id, params)
+    writer.add_series(
+        [_series(run_id, number, metric, 5.0) for number, metric in enumerate(_METRICS)]
+    )
+    times = origin_ns + np.arange(20) * 5 * SECOND_NS
+    reached = 1 - np.exp(-np.arange(20) / 5) * rng.uniform(0.5, 1)
+    values = {"loss": 1 - reached, "accuracy": reached}
+    batches = [
+        SeriesBatch(number, Samples(times, values.get(metric, rng.random(20)).round(4)))
+        for number, metric in enumerate(_METRICS)
+    ]
+    writer.append(run_id, batches)
 
 
 def live(path: Path, size: Size) -> Path:
@@ -247,7 +278,7 @@ def _workload(
 
 
 def _series(run_id: str, number: int, metric: str, interval_s: float) -> SeriesRecord:
-    listener = "top" if metric != "loss" else SOFTWARE
+    listener = SOFTWARE if metric in ("loss", "accuracy") else "top"
     return SeriesRecord(
         *(run_id, number, listener, metric, "cores", Scope.PROCESS, SeriesKind.GAUGE),
         interval_s=interval_s,
