@@ -118,6 +118,13 @@ MAX_EPOCH = Setting(
     None,
     "End each run's with block after N epochs.",
 )
+IGNORED_PARAMS = Setting(
+    "ignored-params",
+    ("RADT_IGNORED_PARAMS",),
+    TEXT,
+    "seed, random-seed, run-name, output, output-dir, out, out-dir, log, log-dir, logdir, save-dir",
+    "Params in which a run may differ from the run alone that it is compared with.",
+)
 SYNC = Setting(
     "sync",
     ("RADT_SYNC",),

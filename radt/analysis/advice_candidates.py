@@ -10,7 +10,7 @@ from pathlib import Path
 from radt.analysis.advice_facts import Facts, MigGpu
 from radt.analysis.advice_measurements import Measurements
 from radt.analysis.advice_model import Candidate, Fit, Method, Origin, Resource, Row, Solo
-from radt.analysis.baselines import BaselineKey
+from radt.analysis.baselines import BaselineKey, Work, work_of
 from radt.analysis.memory_fit import fits_alone
 from radt.collocation.spec import Collocation, Mps
 from radt.errors import ExperimentError, Problem, UsageError
@@ -207,7 +207,7 @@ class PlannedRows:
             and not (row.line in self.anywhere and _model(row)[:2] in ran)
         }
 
-    def rows(self) -> dict[tuple[str, str, str], RunPlan]:
+    def rows(self) -> dict[tuple[str, Work, str], RunPlan]:
         """Return a row of each model, by file, parameters and devices."""
         return {_model(row): row for rows in self.workloads.values() for row in rows}
 
@@ -279,11 +279,11 @@ def _with_any_gpu(here: Machine) -> Machine:
     return replace(here, gpus=gpus, hidden=(), no_gpu_reason="")
 
 
-def _model(row: RunPlan) -> tuple[str, str, str]:
+def _model(row: RunPlan) -> tuple[str, Work, str]:
     """Return file, parameters and devices as the runner records them (`BaselineKey`)."""
     return (
         row.program.recorded,
-        row.arguments,
+        work_of(row.arguments),
         str(row.devices),
     )
 

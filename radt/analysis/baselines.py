@@ -1,10 +1,12 @@
 """Compare runs with the same run alone: baselines, serial time and speed-up.
 
 A run's baseline is the run of the same experiment that had the same file, parameters, devices and
-machine and ran alone: preferably on its whole device, otherwise under MPS or on a MIG instance. A
-service beside a run does not make it less alone, but one without is preferred. A baseline may
-belong to an earlier start if the experiment's file no longer has it. On a cluster it may be of
-another node with the same hardware; its interval then has the spread between such nodes.
+machine and ran alone. Parameters that do not change the work, such as a seed or an output path, may
+differ (the setting ``ignored-params``). It ran preferably on its whole device, otherwise under MPS
+or on a MIG instance. A service beside a run does not make it less alone, but one without is
+preferred. A baseline may belong to an earlier start if the experiment's file no longer has it. On a
+cluster it may be of another node with the same hardware; its interval then has the spread between
+such nodes.
 
 The makespan is the time to train a workload in the thesis that radt builds on (chapter 4, figure
 4.13: total time with collocation and serially). It counts from the start of the first process, like
@@ -13,9 +15,12 @@ a run's duration: the barrier of ``--sync context`` follows the set-up that sing
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -24,19 +29,68 @@ from radt.analysis.estimates import Estimate, of_rows
 from radt.analysis.measures import WorkloadMeasures, value_of
 from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.recording import Epochs, RunRecording
+from radt.params import split_params
+from radt.settings import IGNORED_PARAMS, Settings
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.tags import CLUSTER_HARDWARE
+
+#: Params of a command by name, in the order of names, without those that do not change the work.
+Work = tuple[tuple[str, str], ...]
 
 
 class BaselineKey(NamedTuple):
     """Common properties of runs that do the same work on the same hardware."""
 
     file: str
-    params: str
+    params: Work
     devices: str
     #: The machine, or on a cluster its hardware.
     hardware: str
+
+    def differences(self, other: BaselineKey) -> list[str]:
+        """Return what another key, of a run alone, has otherwise: ``lr is 0.2, alone 0.1``."""
+        pairs = [("file", self.file, other.file), ("devices", self.devices, other.devices)]
+        pairs.append(("machine", self.hardware, other.hardware))
+        own, others = dict(self.params), dict(other.params)
+        pairs += [(name, own.get(name, ""), others.get(name, "")) for name in own | others]
+        return [
+            f"{name} is {a or 'missing'}, alone {b or 'missing'}" for name, a, b in pairs if a != b
+        ]
+
+
+def work_of(arguments: str) -> Work:
+    """Return the params of a command that decide its work.
+
+    Args:
+        arguments: As the runner records them in the param ``Params``.
+
+    Raises:
+        UsageError: The settings file cannot be read.
+    """
+    return _work(arguments, _ignored(Path.cwd()))
+
+
+@lru_cache
+def _ignored(folder: Path) -> frozenset[str]:
+    names = Settings.of(folder)[IGNORED_PARAMS].split(",")
+    return frozenset(_plain(name) for name in names)
+
+
+@lru_cache(maxsize=20_000)
+def _work(arguments: str, ignored: frozenset[str]) -> Work:
+    try:
+        words = shlex.split(arguments)
+    except ValueError:  # an open quote
+        words = arguments.split()
+    # ``lr=0.1`` of a row whose template adds the dashes.
+    words = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
+    params = split_params(words)
+    return tuple(sorted(item for item in params.items() if _plain(item[0]) not in ignored))
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
 
 
 def keys_of(
@@ -46,12 +100,13 @@ def keys_of(
 
     Raises:
         StoreError: The store cannot be read.
+        UsageError: The settings file cannot be read.
     """
     hardware = reader.tagged(CLUSTER_HARDWARE, runs[0].experiment) if runs else {}
     return {
         run.run_id: BaselineKey(
             params.get(run.run_id, {}).get("File", ""),
-            params.get(run.run_id, {}).get("Params", ""),
+            work_of(params.get(run.run_id, {}).get("Params", "")),
             run.devices,
             hardware.get(run.run_id, run.host),
         )
@@ -252,6 +307,42 @@ def baselines_of(
         if key in baselines
     }
     return {key: baseline for key, baseline in chosen.items() if baseline.is_plain or not is_alone}
+
+
+def unmatched(
+    current: Sequence[Sequence[Attempt]],
+    keys: Mapping[str, BaselineKey],
+    missing: AbstractSet[BaselineKey],
+    most: int,
+) -> tuple[dict[int, str], int]:
+    """Return why workloads have no baseline, by their place, and how many more have none.
+
+    Args:
+        current: The starts that the report shows.
+        keys: The keys of their runs, by id.
+        missing: The keys without a baseline.
+        most: The number of reasons to find, each of which compares all runs alone.
+    """
+    alone = {
+        keys[repeats[-1].trained[0].run_id]
+        for repeats in current
+        if ran_alone(repeats) and any(attempt.finished for attempt in repeats)
+    }
+    lacking = {
+        place: key
+        for place, repeats in enumerate(current)
+        for run in repeats[-1].trained
+        if (key := keys[run.run_id]) in missing
+    }
+    if not alone:
+        return {}, 0
+    reasons = {
+        place: "; ".join(
+            min((key.differences(other) for other in alone), key=lambda each: len(each))
+        )
+        for place, key in list(lacking.items())[:most]
+    }
+    return reasons, len(lacking) - len(reasons)
 
 
 def _of_other_nodes(baselines: Sequence[Baseline]) -> Baseline:

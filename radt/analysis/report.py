@@ -7,7 +7,7 @@ are compared with the same run alone (`radt.analysis.baselines`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
@@ -27,6 +27,7 @@ from radt.analysis.baselines import (
     keys_of,
     keys_to_compare,
     ran_alone,
+    unmatched,
 )
 from radt.analysis.footnotes import RecordedWorkload, footnotes
 from radt.analysis.quantities import Quantity
@@ -50,6 +51,8 @@ from radt.store.records import WorkloadRecord
 from radt.tags import CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES
 from radt.units import plural
 
+#: The limit on workloads of which the report says why they have no baseline.
+_MOST_REASONS = 5
 #: The runs of a workload, each with its revision.
 Version = tuple[tuple[str, int], ...]
 
@@ -250,6 +253,7 @@ def read_report(
             current,
             data,
             {start.workload_id: start for start in reader.workloads(experiment)},
+            unmatched(current, keys, compared - baselines.keys(), _MOST_REASONS),
         ),
         total_overhead([workload_data.overhead for workload_data in data[: len(current)]]),
         known_series(reader, finished, series, experiment),
@@ -261,6 +265,7 @@ def _footnotes(
     current: Sequence[Sequence[Attempt]],
     data: Sequence[WorkloadData],
     starts: Mapping[str, WorkloadRecord],
+    without_baseline: tuple[Mapping[int, str], int],
 ) -> tuple[str, ...]:
     shown, earlier = data[: len(current)], data[len(current) :]
     windows = (
@@ -282,8 +287,19 @@ def _footnotes(
                 for run_id, recording in workload_data.recordings.items()
             },
         ),
+        *_not_compared(workloads, *without_baseline),
         *(f"{note}." for note in window_notes(windows)),
     )
+
+
+def _not_compared(
+    workloads: Sequence[WorkloadSummary], reasons: Mapping[int, str], others: int
+) -> Iterator[str]:
+    """Yield the sentence on workloads that no run alone matches."""
+    texts = [f"{workloads[place].name} ({reason})" for place, reason in reasons.items()]
+    if texts:
+        more = f" and {others:,} more" if others else ""
+        yield f"Not compared, as no run alone did the same: {', '.join(texts)}{more}."
 
 
 _REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
