@@ -435,7 +435,7 @@
       ? ` ${found.left_out.toLocaleString("en")} without this metric are left out.` : "";
     refill(byId("importance"),
       h("p", {}, h("strong", {}, `n = ${found.runs.toLocaleString("en")}`), ", ",
-        h("strong", {}, `R² = ${found.r2.toFixed(3)}`), " of runs that the trees have not seen.",
+        h("strong", {}, `R² = ${found.r2.toFixed(3).replace("-", "−")}`), " of runs that the trees have not seen.",
         without, found.r2 < 0.3 && " The params explain little: do not trust the order."),
       h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "param"), h("th", {}, ""),
         h("th", {}, "R² lost"), h("th", {}, ""))), h("tbody", {}, found.params.map(row))),

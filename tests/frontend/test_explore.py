@@ -1,0 +1,194 @@
+"""The Explore page in a browser: what is on screen is what `radt.load` has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+from sklearn.ensemble import RandomForestRegressor
+
+import radt
+from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
+from radt.store.reader import StoreReader
+from tests.frontend.conftest import shown, until
+
+RUNS = 48
+ENERGY, ACCURACY = "metric:gpu.energy.last", "metric:accuracy.max"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a search for hyperparameters."""
+    folder = tmp_path_factory.mktemp("explore")
+    searched(folder / "radt.db", Size(runs=RUNS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def truth(study: Path) -> pd.DataFrame:
+    """Energy, accuracy and params by run, from all samples."""
+    with StoreReader(study / "radt.db") as reader:
+        ids = [run.run_id for run in reader.runs()]
+        params = reader.params_of(ids)
+    rows = {}
+    for run_id in ids:
+        samples = radt.load(run_id, home=study).set_index("metric")["value"]
+        rows[run_id] = {
+            ENERGY: samples["gpu.energy"].iloc[-1] - samples["gpu.energy"].iloc[0],
+            ACCURACY: samples["accuracy"].max(),
+            **{f"param:{name}": params[run_id][name] for name in ("lr", "width", "optimizer")},
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def open_page(page: Page, url: str, query: str = "") -> None:
+    page.goto(f"{url}/explore{query}")
+    shown(page, "#explore-importance :is(table, p:not(.explore-wait))")
+
+
+def drag(page: Page, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Drag from one place of an element to another, both as shares of its size."""
+    box = page.locator(selector).bounding_box()
+    assert box is not None
+    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (start, end)]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    page.mouse.move(*places[1], steps=4)
+    page.mouse.up()
+
+
+def ranges(page: Page) -> dict[str, tuple[float, float]]:
+    """The brushes of the view."""
+    text = page.evaluate("window.radt.view.options['explore.brush']")
+    parts = (part.partition("=") for part in text.split(";"))
+    return {
+        page.evaluate("decodeURIComponent", key): tuple(map(float, ends.split("..")))  # type: ignore[misc]
+        for key, _, ends in parts
+    }
+
+
+def met(truth: pd.DataFrame, by: dict[str, tuple[float, float]]) -> set[str]:
+    kept = truth
+    for key, (low, high) in by.items():
+        values = kept[key].astype(float)
+        kept = kept[(values >= low) & (values <= high)]
+    return {run_id[:12] for run_id in kept.index}
+
+
+def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watched):
+    page = watched.page
+    url = serve(store=study / "radt.db")
+    open_page(page, url)
+    expect(page.locator("#explore-facts")).to_have_text(f"{RUNS} runs")
+    best = [
+        run_id
+        for run_id, run in truth.iterrows()
+        if not any(
+            (truth[ENERGY] <= run[ENERGY])
+            & (truth[ACCURACY] >= run[ACCURACY])
+            & ((truth[ENERGY] < run[ENERGY]) | (truth[ACCURACY] > run[ACCURACY]))
+        )
+    ]
+    best.sort(key=lambda run_id: truth[ENERGY][run_id])
+    rows = page.locator("#explore-front tbody tr")
+    assert rows.evaluate_all("rows => rows.map(row => row.dataset.run)") == best
+    for row, run_id in zip(rows.all(), best, strict=True):
+        _, accuracy, energy = (text.split() for text in row.locator("td").all_inner_texts())
+        assert float(accuracy[0]) / 100 == pytest.approx(truth[ACCURACY][run_id], rel=1e-3)
+        assert float(energy[0].replace(",", "")) * 1000 == pytest.approx(
+            truth[ENERGY][run_id], rel=1e-3
+        )
+        assert (accuracy[1], energy[1]) == ("%", "kJ")
+
+    # A box in the scatter, then a range on the axis of the learning rate.
+    drag(page, "#explore-scatter", (0.05, 0.05), (0.6, 0.6))
+    compare = page.locator("#explore-brushed a")
+    first = met(truth, ranges(page))
+    assert 1 < len(first) < RUNS
+    expect(compare).to_have_text(f"Compare {len(first)} brushed →")
+    spot = page.evaluate("""() => {
+        const names = [...document.querySelectorAll("#explore-panel-parallel .mantine-Pill-label")];
+        return names.findIndex(name => name.textContent === "lr") / (names.length - 1);
+    }""")
+    width = page.locator("#explore-parallel").evaluate("element => element.clientWidth")
+    at = (48 + spot * (width - 48 - 96)) / width
+    drag(page, "#explore-parallel", (at, 0.15), (at, 0.7))
+    until(lambda: "param:lr" in ranges(page), "the range of the learning rate")
+    both = met(truth, ranges(page))
+    assert 0 < len(both) < len(first)
+    expect(compare).to_have_text(f"Compare {len(both)} brushed →")
+    picked = page.evaluate("window.radt.view.picks")
+    assert {pick.removeprefix(f"{EXPERIMENT}:r") for pick in picked} == both
+
+    # The selection and the brushes are in the address.
+    until(lambda: "explore.brush" in page.url, "the address")
+    page.reload()
+    expect(compare).to_have_text(f"Compare {len(both)} brushed →")
+    point_at_any(page)
+    tip = page.locator("#explore-tip")
+    name = tip.locator("strong").inner_text().split()[0]
+    run_id = next(run_id for run_id in truth.index if seed_of(study, run_id) == name)
+    texts = tip.locator("dl > div").all_inner_texts()
+    facts = dict(text.split("\n") for text in texts)
+    assert float(facts["lr"].replace("e−", "e-")) == pytest.approx(
+        float(truth["param:lr"][run_id]), rel=1e-3
+    )
+    assert facts["optimizer"] == truth["param:optimizer"][run_id]
+    page.mouse.down()
+    page.mouse.up()
+    until(lambda: urlsplit(page.url).path == "/run", "the run's page")
+    assert parse_qs(urlsplit(page.url).query)["id"] == [run_id]
+
+    page.go_back()
+    compare.click()
+    expect(page.locator(".compare-list .pick")).to_have_count(len(both))
+    assert watched.errors == []
+
+
+def seed_of(study: Path, run_id: str) -> str:
+    with StoreReader(study / "radt.db") as reader:
+        return reader.params(run_id)["seed"]
+
+
+def point_at_any(page: Page) -> None:
+    """Move the pointer over the scatter until it is at a run."""
+    box: Any = page.locator("#explore-scatter").bounding_box()
+    for y in range(20, int(box["height"]) - 60, 20):
+        for x in range(80, int(box["width"]) - 20, 20):
+            page.mouse.move(box["x"] + x, box["y"] + y)
+            if page.locator("#explore-tip").is_visible():
+                return
+    raise AssertionError("no run is under the pointer anywhere")
+
+
+def test_importance_is_that_of_a_forest_and_needs_twenty_runs(study, truth, serve, watched):
+    page = watched.page
+    url = serve(store=study / "radt.db")
+    open_page(page, url)
+    with StoreReader(study / "radt.db") as reader:
+        params = reader.params_of(list(truth.index))
+    names = sorted(set(params[truth.index[0]]) - {"model", "batch-size"})
+    table = pd.DataFrame([params[run_id] for run_id in truth.index])[names]
+    table["optimizer"] = table["optimizer"].rank(method="dense")
+    forest = RandomForestRegressor(
+        100, min_samples_leaf=3, max_features=2, random_state=0, oob_score=True
+    ).fit(table.astype(np.float32), truth[ACCURACY])
+    text = page.locator("#explore-importance p").first.inner_text()
+    assert text.startswith(f"n = {RUNS}, R² = {forest.oob_score_:.3f}".replace("-", "−"))
+    rows = page.locator("#explore-importance tbody tr")
+    expect(rows).to_have_count(len(names))
+    assert rows.first.get_attribute("data-param") == "lr"
+
+    open_page(page, url, "?q=optimizer=adam")
+    count = (truth["param:optimizer"] == "adam").sum()
+    assert 0 < count < 20
+    expect(page.locator("#explore-facts")).to_contain_text(f"{count} runs that match")
+    expect(page.locator("#explore-importance")).to_have_text(
+        f"Importance needs at least 20 runs with this metric, and {count} have it."
+    )
+    assert watched.errors == []
