@@ -16,9 +16,10 @@ from urllib.parse import quote
 from dash import Dash
 from flask import Response, request
 
+from radt.errors import RunNotFoundError
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import kind_of
-from radt.frontend.data.run.media import MLFLOW_TABLES, Sequence, is_copy, sequences_of
+from radt.frontend.data.run.media import TABLE_BEGINS, Sequence, is_copy, sequences_of
 from radt.frontend.data.run.preview import preview
 from radt.frontend.data.run_files import list_artifacts
 from radt.frontend.data.source import Source
@@ -57,11 +58,9 @@ def base_address(run_id: str) -> str:
 def _files(source: Source, record: RunRecord) -> Response:
     """Answer with the run's files and sequences; without content if the page has them."""
     listing = list_artifacts(record, source.address, MAX_FILES)
-    tags = source.remember(
-        ("tags", (record.run_id,)), lambda reader: reader.tags_of([record.run_id])
+    sequences = sequences_of(
+        (file.path for file in listing.files), lambda path: _is_table(source, record, path)
     )
-    tables = tags.get(record.run_id, {}).get(MLFLOW_TABLES, "")
-    sequences = sequences_of((file.path for file in listing.files), tables)
     in_steps = {item.path for each in sequences for item in each.items if len(each.items) > 1}
     files = [
         [_encoded(file.path), file.size_bytes, kind_of(file.path)]
@@ -79,6 +78,14 @@ def _files(source: Source, record: RunRecord) -> Response:
     if request.args.get("known") == digest:
         return Response(status=_HTTP_SAME)
     return _json(content | {"digest": digest})
+
+
+def _is_table(source: Source, record: RunRecord, path: str) -> bool:
+    try:
+        with open_artifact(record, source.address, path) as file:
+            return file.read(len(TABLE_BEGINS)) == TABLE_BEGINS
+    except (RunNotFoundError, OSError):
+        return False  # just delivered or deleted
 
 
 def _sequence(sequence: Sequence) -> dict[str, Any]:
@@ -100,8 +107,11 @@ def _preview(source: Source, record: RunRecord) -> Response:
 
 def _log(source: Source, record: RunRecord) -> Response:
     before, after = _place("before"), _place("after")
-    with open_log(record, source.address) as file:
-        part = log.part_before(file, before) if after is None else log.part_after(file, after)
+    try:
+        with open_log(record, source.address) as file:
+            part = log.part_before(file, before) if after is None else log.part_after(file, after)
+    except RunNotFoundError as error:  # no failure: many runs have none
+        return _json({"missing": str(error)})
     return _json(asdict(part))
 
 

@@ -299,7 +299,7 @@ def other_panel(subject: RunSubject, content: Sequence[Component]) -> Component:
     return _panel(
         "Parameters and environment",
         html.Div(list(content), id="run-differences", className="run-differences"),
-        html.Span("compared with", className="workload-dim"),
+        html.Span("vs", className="workload-dim"),
         subject_list(
             "run-other",
             offered(subject.catalog, "", other),

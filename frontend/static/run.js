@@ -152,7 +152,7 @@
     if (error.name !== "AbortError") console.warn(error.message);
   });
 
-  window.radt.run = { ask, player, content, readable, state };
+  window.radt.run = { ask, player, content, size, state };
 
   register({
     runPick: (chosen, shown) => {

@@ -20,10 +20,10 @@
   const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
   const isWhole = () => end() + log.rest >= log.size;
   const lines = (texts) => texts.map((text) => h("div", {}, text || "\n"));
-  const megabytes = (bytes) => (bytes < 1e5 ? `${bytes.toLocaleString("en")} B` : `${(bytes / 1e6).toPrecision(3)} MB`);
 
   async function ask(query) {
     const part = await window.radt.run.ask("log", query);
+    if (part.missing) throw new Error(part.missing);
     part.element = h("div", { class: "run-part", "data-start": part.start, "data-end": part.end }, lines(part.lines));
     return part;
   }
@@ -36,7 +36,7 @@
     if (log.rest) box.append(h("div", { class: "run-rest" }, part.rest));
     const where = !isWhole() ? `at ${Math.round((100 * end()) / log.size)} %` : start() ? "end" : "all";
     const live = window.radt.run.state.live ? " · follows" : "";
-    setText(byId("run-log-note"), `${where} of ${megabytes(log.size)}${live}`);
+    setText(byId("run-log-note"), `${where} of ${window.radt.run.size(log.size)}${live}`);
     byId("run-log-last").hidden = isWhole();
   }
 

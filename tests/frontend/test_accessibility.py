@@ -37,6 +37,7 @@ CONTENT = {
     "/explore": "#explore-importance :is(table, p:not(.explore-wait))",
     "/": ".runs-body .runs-swatch",
     "/compare": ".card .main-svg",
+    "/run": ".run-metrics tbody tr",
     "/workload": ".workload .main-svg",
     "/timeline": ".timeline .barlayer .point",
     "/report": ".report-table tbody .label, .report-nothing",

@@ -3,21 +3,20 @@
 A file ``FOLDER/step-N.SUFFIX`` is step N of a sequence, whoever wrote it (`radt.run.media`).
 MLflow's ``log_image`` with a key writes ``images/NAME+step+N+timestamp+T+ID.png`` (earlier versions
 ``%`` for ``+``), with ``~`` (earlier ``#``) for ``/`` in the name, beside a smaller copy, which is
-not shown. Its ``log_table`` names its files in a tag.
+not shown. Its ``log_table`` writes any name, so those files are known by how they begin.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from radt.frontend.data.run.kinds import Kind, kind_of
 from radt.run.media import IMAGES, TABLES
 
-#: MLflow's tag with the tables that were logged.
-MLFLOW_TABLES = "mlflow.loggedArtifacts"
+#: How a table begins that MLflow's or radt's ``log_table`` wrote.
+TABLE_BEGINS = b'{"columns":'
 
 _STEP = re.compile(r"(?P<name>.+)/step-(?P<step>-?\d{1,19})(?P<suffix>\.[^./]+)")
 _MLFLOW = re.compile(
@@ -45,12 +44,11 @@ class Sequence:
     items: tuple[Item, ...]
 
 
-def sequences_of(paths: Iterable[str], tables: str = "") -> list[Sequence]:
+def sequences_of(paths: Iterable[str], is_table: Callable[[str], bool]) -> list[Sequence]:
     """Return what the script logged by name, those with steps first; other files are left out.
 
-    ``tables`` is the run's tag `MLFLOW_TABLES`.
+    ``is_table`` tells whether a file in JSON begins with `TABLE_BEGINS`.
     """
-    known = _tables_of(tables)
     found: dict[tuple[str, str], dict[int | None, str]] = {}
     for path in sorted(paths):
         if path.startswith(_OWN):
@@ -61,7 +59,7 @@ def sequences_of(paths: Iterable[str], tables: str = "") -> list[Sequence]:
                 found.setdefault((name, ".png"), {})[int(match["step"])] = path
         elif match := _STEP.fullmatch(path):
             found.setdefault((match["name"], match["suffix"]), {})[int(match["step"])] = path
-        elif kind_of(path) is Kind.IMAGE or path.startswith(f"{TABLES}/") or path in known:
+        elif kind_of(path) is Kind.IMAGE or (kind_of(path) is Kind.JSON and is_table(path)):
             name, _, suffix = path.rpartition(".")
             found.setdefault((name, f".{suffix}"), {})[None] = path
     sequences = [_sequence(name, suffix, by_step) for (name, suffix), by_step in found.items()]
@@ -83,11 +81,3 @@ def _sequence(name: str, suffix: str, by_step: dict[int | None, str]) -> Sequenc
             break
     ordered = sorted(by_step, key=lambda step: (step is not None, step or 0))
     return Sequence(name, kind, tuple(Item(step, by_step[step]) for step in ordered))
-
-
-def _tables_of(tag: str) -> frozenset[str]:
-    try:
-        entries = json.loads(tag or "[]")
-        return frozenset(str(entry["path"]) for entry in entries if entry.get("type") == "table")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return frozenset()  # a script may set any tag
