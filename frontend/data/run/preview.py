@@ -116,12 +116,12 @@ def _parquet(file: BinaryIO) -> Preview:
 
     try:
         content = pq.ParquetFile(file)
-        names = content.schema_arrow.names[:_MAX_COLUMNS]
+        names = content.schema_arrow.names
         groups = [content.metadata.row_group(n) for n in range(content.num_row_groups)]
         if any(group.total_byte_size > _PARQUET_BYTES for group in groups[:1]):
             return Preview(None, note=f"Groups of rows beyond {units.size(_PARQUET_BYTES)}")
         rows: list[Sequence[object]] = []
-        for batch in content.iter_batches(MAX_ROWS, columns=names):
+        for batch in content.iter_batches(MAX_ROWS, columns=names[:_MAX_COLUMNS]):
             rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             if len(rows) >= MAX_ROWS:
                 break

@@ -1,0 +1,219 @@
+"""What the Run page reads of files: parts of logs, beginnings of files, names with steps."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radt.frontend import app
+from radt.frontend.auth import Access
+from radt.frontend.data.run import log
+from radt.frontend.data.run.kinds import MEDIA_TYPES, Kind
+from radt.frontend.data.run.media import is_copy, sequences_of
+from radt.frontend.data.run.preview import MAX_ROWS, Preview, preview
+from radt.frontend.data.run_files import shown_line
+from radt.frontend.data.source import Source
+from radt.frontend.files import view_address
+from radt.frontend.run_routes import base_address
+from tests.frontend.workload_support import Bench, Planted
+
+LINE = st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""))
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "output.log"
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+@given(lines=st.lists(LINE, max_size=40), rest=LINE, part_bytes=st.integers(100, 300))
+def test_parts_of_a_log_are_its_lines_forwards_backwards_and_in_a_search(
+    scratch: Path, lines: list[bytes], rest: bytes, part_bytes: int
+) -> None:
+    wanted = [shown_line(line.decode("utf-8", "replace")) for line in lines]
+    last = shown_line(rest.decode("utf-8", "replace"))
+    scratch.write_bytes(b"".join(line + b"\n" for line in lines) + rest)
+    size = scratch.stat().st_size
+    with pytest.MonkeyPatch.context() as patch, scratch.open("rb") as file:
+        patch.setattr(log, "PART_BYTES", part_bytes)
+        patch.setattr(log, "_BLOCK_BYTES", part_bytes)
+        forwards = [log.part_after(file, 0)]
+        while forwards[-1].end < size - len(rest):
+            forwards.append(log.part_after(file, forwards[-1].end))
+        backwards = [log.part_before(file, None)]
+        while backwards[-1].start:
+            backwards.append(log.part_before(file, backwards[-1].start))
+            assert backwards[-1].end == backwards[-2].start
+        found = [log.search(file, "A")]
+        while found[-1].scanned < size:
+            found.append(log.search(file, "A", found[-1].scanned, found[-1].lines))
+    assert [line for part in forwards for line in part.lines] == wanted
+    assert [line for part in reversed(backwards) for line in part.lines] == wanted
+    assert backwards[0].rest == last
+    assert log.part_after(scratch.open("rb"), size - len(rest)).rest == last
+    assert [(match.number, match.line) for part in found for match in part.matches] == [
+        (number, shown)
+        for number, (line, shown) in enumerate(
+            zip([*lines, rest], [*wanted, last], strict=True), start=1
+        )
+        if b"a" in line.lower()
+    ]
+
+
+def test_a_line_longer_than_a_part_and_many_matches(scratch: Path) -> None:
+    scratch.write_bytes(b"x" * 3 * log.PART_BYTES + b"\n" + b"needle\n" * 500)
+    with scratch.open("rb") as file:
+        assert log.part_after(file, 0).end == log.PART_BYTES
+        found = log.search(file, "needle")
+        assert len(found.matches) == log.MAX_MATCHES
+        rest = log.search(file, "needle", found.scanned, found.lines)
+        assert rest.matches[0].number == log.MAX_MATCHES + 2
+        assert log.search(file, "").matches == ()
+
+
+# -- names with steps ----------------------------------------------------------------------------
+
+
+def test_files_are_sequences_by_their_names() -> None:
+    mlflow = "images/a~b+step+{}+timestamp+17{}+0a-1f"
+    paths = [
+        *("images/val/x/step-2.png", "images/val/x/step-10.png", "images/val/x/step--1.png"),
+        *("images/val/x/step-2.jpg", "images/one.png", "plots/step-3.svg"),
+        *(mlflow.format(3, 5) + ".png", mlflow.format(3, 6) + ".png"),
+        mlflow.format(3, 6) + "+compressed.webp",
+        *("tables/t/step-1.json", "answers.json", "other.json", "story/step-7.txt", "note.txt"),
+        *("profiles/step-1.json", "radt/picture.png", "step-1.png"),
+    ]
+    found = {
+        (each.name, each.kind, tuple(item.step for item in each.items)): each.items[-1].path
+        for each in sequences_of(paths, lambda path: path == "answers.json")
+    }
+    assert found == {
+        ("val/x", Kind.IMAGE, (-1, 2, 10)): "images/val/x/step-10.png",
+        ("val/x", Kind.IMAGE, (2,)): "images/val/x/step-2.jpg",
+        ("a/b", Kind.IMAGE, (3,)): mlflow.format(3, 6) + ".png",
+        ("plots", Kind.IMAGE, (3,)): "plots/step-3.svg",
+        ("t", Kind.TABLE, (1,)): "tables/t/step-1.json",
+        ("story", Kind.TEXT, (7,)): "story/step-7.txt",
+        ("one", Kind.IMAGE, (None,)): "images/one.png",
+        ("step-1", Kind.IMAGE, (None,)): "step-1.png",
+        ("answers", Kind.JSON, (None,)): "answers.json",
+    }
+    assert [path for path in paths if is_copy(path)] == [mlflow.format(3, 6) + "+compressed.webp"]
+
+
+# -- beginnings of files -------------------------------------------------------------------------
+
+
+def read(tmp_path: Path, name: str, content: bytes) -> Preview:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        return preview(file, name)
+
+
+def test_what_a_file_cannot_be_is_shown_as_text_or_not_at_all(tmp_path: Path) -> None:
+    deep = b"[" * 100_000
+    assert read(tmp_path, "a.json", deep).text.startswith("[[[")
+    assert read(tmp_path, "a.json", b'{"columns": 3, "data": [[1]]}').kind is Kind.JSON
+    assert read(tmp_path, "a.json", b'{"columns": ["x"], "data": [[NaN], [1e400]]}').rows == (
+        *((None,), ("inf",)),
+    )
+    assert read(tmp_path, "a.parquet", b"PAR1 and more PAR1").note.startswith("Not a Parquet file")
+    assert read(tmp_path, "a.csv", b"").text == ""
+    assert read(tmp_path, "a.csv", b'x,y\n"' + b"z" * 200_000).kind is Kind.TEXT
+    assert read(tmp_path, "a.txt", "ünï".encode()).text == "ünï"
+    assert read(tmp_path, "a.txt", b"\xff\xfe" * 9).kind is None
+    cut = read(tmp_path, "a", b"x" * 1_000_000)
+    assert (len(cut.text), cut.note) == (256 * 1024, "The first 262 KB of 1.00 MB")
+
+
+def test_tables_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    semicolons = read(tmp_path, "a.csv", '\ufeffx;name;z\n1,50;"a;b";\n2;c\n'.encode())
+    assert semicolons.columns == ("x", "name", "z")
+    assert semicolons.rows == (("1,50", "a;b", ""), ("2", "c", None))
+    frame = pd.DataFrame({f"c{n}": range(MAX_ROWS + 1) for n in range(300)})
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, row_group_size=400)
+    wide = read(tmp_path, "a.parquet", buffer.getvalue())
+    assert wide.rows[-1] == (str(MAX_ROWS - 1),) * 200
+    assert wide.numeric == (True,) * 200
+    assert wide.note == "The first 1,000 of 1,001 rows, the first 200 of 300 columns"
+
+
+# -- routes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(store_path: Path, source: Source) -> FlaskClient:
+    bench = Bench(store_path, host=platform.node())
+    run = Planted("a", run_id="0123456789abcdef")
+    artifacts = store_path.parent / "runs" / run.run_id / "artifacts"
+    artifacts.mkdir(parents=True)
+    (artifacts / "a.svg").write_text("<svg/>")
+    (artifacts / "a.html").write_text("<script>1</script>")
+    (artifacts / "a.mp4").write_bytes(bytes(range(100)))
+    (artifacts / "link.png").symlink_to("/etc/passwd")
+    (store_path.parent / "secret.png").write_text("of others")
+    bench.workload("solo", [run])
+    bench.close()
+    return app.create_app(source, Access()).server.test_client()
+
+
+RUN = "0123456789abcdef"
+
+
+def get(client: FlaskClient, address: str, **headers: str):
+    return client.get(address, headers={"Host": "127.0.0.1", **headers})
+
+
+def test_pictures_are_shown_in_a_sandbox_and_nothing_else_is(client: FlaskClient) -> None:
+    for name, media_type in (("a.svg", "image/svg+xml"), ("a.mp4", "video/mp4")):
+        answer = get(client, view_address(RUN, name))
+        assert (answer.status_code, answer.mimetype) == (200, media_type)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert policy.endswith("sandbox")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        etag = answer.headers["ETag"]
+        assert get(client, view_address(RUN, name), **{"If-None-Match": etag}).status_code == 304
+    part = get(client, view_address(RUN, "a.mp4"), Range="bytes=10-19")
+    assert (part.status_code, part.data) == (206, bytes(range(10, 20)))
+    for name in ("a.html", "", "missing.png", "link.png", "../secret.png", "../../secret.png"):
+        assert get(client, view_address(RUN, name)).status_code == 404, name
+    assert not {kind for kind in MEDIA_TYPES.values() if "html" in kind or "pdf" in kind}
+    html = get(client, f"{base_address(RUN)}/preview?path=a.html")
+    assert html.mimetype == "application/json"
+    assert json.loads(html.data)["text"] == "<script>1</script>"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("/files/{}/view?path=a.svg", "/run/{}/files", "/run/{}/log", "/run/{}/search?text=a"),
+        "/run/{}/preview?path=a.svg",
+    ],
+)
+def test_unknown_runs_other_sites_and_strangers_get_nothing(
+    client: FlaskClient, source: Source, address: str
+) -> None:
+    assert get(client, address.format("0" * 32)).status_code == 404
+    embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert get(client, address.format(RUN), **embedded).status_code == 403
+    guarded = app.create_app(source, Access(token="a-token-of-16-characters")).server.test_client()
+    assert get(guarded, address.format(RUN)).status_code in (401, 403)
+    elsewhere = client.get(address.format(RUN), headers={"Host": "evil.example"})
+    assert elsewhere.status_code == 403
+    for path in ("../secret.png", "/etc/passwd", "link.png", "a.svg/../a.svg"):
+        answer = get(client, f"/run/{RUN}/preview?path={path}")
+        assert answer.status_code == 404, path
