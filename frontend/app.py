@@ -17,6 +17,7 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from radt.errors import RadtError
+from radt.frontend import notes
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
@@ -86,6 +87,7 @@ def create_app(source: Source, access: Access) -> Dash:
     _register_router(app, source)
     _register_address(app, source)
     export.install(app.server, source)
+    notes.install(app, source)
     for page in PAGES:
         page.register(app, source)
     return app

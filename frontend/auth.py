@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dash import Dash
 
 TOKEN_VARIABLE = "RADT_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
+WRITE_TOKEN_VARIABLE = "RADT_DASHBOARD_WRITE_TOKEN"  # noqa: S105 - the variable's name
 MIN_TOKEN_LENGTH = 16
 LOGIN_PATH = "/_login"
 LOGOUT_PATH = "/_logout"
@@ -75,6 +76,7 @@ class Access:
         proxies: Addresses or networks of trusted reverse proxies.
         user_header: The header in which a proxy names the user; only users that it names get in.
         names: Further names by which visitors call the dashboard.
+        write_token: What visitors have to show to change notes and saved views, if they may.
 
     Raises:
         UsageError: These do not go together, or would let in everybody.
@@ -85,15 +87,17 @@ class Access:
     proxies: tuple[str, ...] = ()
     user_header: str = ""
     names: tuple[str, ...] = ()
+    write_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         networks(self.proxies)
-        if self.token is not None and len(self.token) < MIN_TOKEN_LENGTH:
-            raise UsageError(
-                f"Expected a dashboard token of at least {MIN_TOKEN_LENGTH} characters, "
-                f"got {len(self.token)}",
-                "`--token` makes up a good one",
-            )
+        for token in (self.token, self.write_token):
+            if token is not None and len(token) < MIN_TOKEN_LENGTH:
+                raise UsageError(
+                    f"Expected a dashboard token of at least {MIN_TOKEN_LENGTH} characters, "
+                    f"got {len(token)}",
+                    "`--token` makes up a good one",
+                )
         if self.mode is Auth.NONE and not is_loopback(self.host):
             raise UsageError(
                 f"{self.host} can be reached from other machines, and no token is set",
@@ -112,6 +116,17 @@ class Access:
         if self.user_header:
             return Auth.PROXY_HEADER
         return Auth.NONE if self.token is None else Auth.TOKEN
+
+    def may_write(self, given: str, *, is_own: bool) -> bool:
+        """Return whether a visitor who shows ``given`` may change notes and saved views.
+
+        ``is_own`` says that the store is a file of this machine's user: without other visitors than
+        that user's, no token is needed.
+        """
+        if self.write_token is None:
+            return is_own and self.mode is Auth.NONE
+        # In constant time, whatever part of it is right.
+        return hmac.compare_digest(given.encode(), self.write_token.encode())
 
     @property
     def is_in_the_clear(self) -> bool:

@@ -189,6 +189,15 @@ DASHBOARD_TOKEN = Setting(
     default_text="none",
     secret=True,
 )
+DASHBOARD_WRITE_TOKEN = Setting(
+    "",
+    ("RADT_DASHBOARD_WRITE_TOKEN",),
+    TEXT,
+    "",
+    "Token that visitors of the dashboard must enter to change notes and saved views.",
+    default_text="none: only who uses an own store on this machine may",
+    secret=True,
+)
 DASHBOARD_LOAD_URI = Setting(
     "",
     ("RADT_DASHBOARD_LOAD_URI",),
@@ -341,6 +350,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     MODE,
     RUNTIME_DIR,
     DASHBOARD_TOKEN,
+    DASHBOARD_WRITE_TOKEN,
     DASHBOARD_LOAD_URI,
     ENVIRONMENTS,
     COLLECTOR_IDLE_S,

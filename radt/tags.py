@@ -57,6 +57,12 @@ CLUSTER_HARDWARE = "radt.cluster.hardware"
 #: The attempt that took the place of the run's: the run counts for nothing.
 CLUSTER_SUPERSEDED = "radt.cluster.superseded"
 
+# -- written by people (`radt.store.notes`) -------------------------------------------------------
+
+#: ``yes`` or ``no``.
+STARRED = "radt.starred"
+ARCHIVED = "radt.archived"
+
 # -- written when the run is created in MLflow ----------------------------------------------------
 
 #: radt's id of the run.
@@ -125,3 +131,7 @@ MLFLOW_SOURCE_TYPE = "mlflow.source.type"
 MLFLOW_SOURCE_NAME = "mlflow.source.name"
 #: Shown as "Version".
 MLFLOW_GIT_COMMIT = "mlflow.source.git.commit"
+#: The run's name, also where it changes.
+MLFLOW_RUN_NAME = "mlflow.runName"
+#: What people say of the run, in Markdown; shown as "Description".
+MLFLOW_NOTE = "mlflow.note.content"

@@ -33,6 +33,7 @@ from radt.frontend.search.query import (
 from radt.model import RunStatus
 from radt.store.metric_columns import Statistic
 from radt.store.records import ExperimentSummary
+from radt.tags import ARCHIVED, STARRED
 
 _NS_PER_S = 1_000_000_000
 
@@ -58,6 +59,8 @@ WORDS_ONLY = frozenset({"run", "status", "command", "reason"})
 ALIASES: Mapping[str, str] = {
     "devices": "device",
     "listeners": "listener",
+    "starred": STARRED,
+    "archived": ARCHIVED,
     "run_id": "run",
     "machine": "host",
     "state": "status",

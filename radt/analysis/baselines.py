@@ -336,12 +336,10 @@ def unmatched(
     }
     if not alone:
         return {}, 0
-    reasons = {
-        place: "; ".join(
-            min((key.differences(other) for other in alone), key=lambda each: len(each))
-        )
-        for place, key in list(lacking.items())[:most]
-    }
+    reasons = {}
+    for place, key in list(lacking.items())[:most]:
+        nearest = min((key.differences(other) for other in alone), key=len)
+        reasons[place] = "; ".join(nearest)
     return reasons, len(lacking) - len(reasons)
 
 

@@ -38,6 +38,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "dashboard": "Compare runs in the browser.",
         "export": "Export the samples of a run to a file.",
         "trace": "Write the trace of a run for ui.perfetto.dev.",
+        "note": "Name, describe, tag, star or archive runs.",
     },
     "Data": {
         "import": "Import runs of MLflow, W&B, TensorBoard.",

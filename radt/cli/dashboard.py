@@ -117,7 +117,7 @@ def _access(
     Raises:
         UsageError: The options do not go together, or would let in everybody.
     """
-    from radt.frontend.auth import TOKEN_VARIABLE, Access
+    from radt.frontend.auth import TOKEN_VARIABLE, WRITE_TOKEN_VARIABLE, Access
 
     if token and user_header:
         raise UsageError(
@@ -127,4 +127,11 @@ def _access(
     secret = os.environ.get(TOKEN_VARIABLE) or None
     if secret is None and token:
         secret = secrets.token_urlsafe(24)
-    return Access(host, None if user_header else secret, trust_proxy, user_header, public_name)
+    return Access(
+        host,
+        None if user_header else secret,
+        trust_proxy,
+        user_header,
+        public_name,
+        os.environ.get(WRITE_TOKEN_VARIABLE) or None,
+    )

@@ -19,7 +19,6 @@ from typing import Self
 from radt.cluster.shipping import OUTPUT_LOG, CargoKind, cargo_in
 from radt.cluster.spool import Attempt, JobKey, Spool
 from radt.collector.client import CollectorClient
-from radt.collector.recorder import deliver_again
 from radt.delivery.archive.importing import Adoption, import_archive
 from radt.delivery.archive.locations import LocalFolder
 from radt.delivery.archive.manifest import MANIFEST_FILE, Manifest
@@ -210,7 +209,7 @@ class Collection:
                     spool=str(self._home.run_dir(run.run_id).path),
                     tracking_uri=self._tracking_uri,
                 )
-                deliver_again(writer, run.run_id)
+                writer.deliver_again(run.run_id)
         self._deliver_again(reader, writer, run.run_id)
 
     def _of_job(self, job: JobKey) -> list[RunRecord]:
@@ -304,7 +303,7 @@ class Collection:
         except RunNotFoundError:
             return  # its archive comes next
         if delivered and not self._nodes_deliver:
-            deliver_again(writer, run_id)
+            writer.deliver_again(run_id)
 
     def _store(self) -> tuple[StoreWriter, StoreReader]:
         if self._writer is None or self._reader is None:

@@ -27,7 +27,6 @@ from radt.collector.manifest import (
     forget,
     has_journals,
 )
-from radt.collector.recorder import deliver_again
 from radt.collector.routing import Numbering
 from radt.collector.rows import put_rows, row_of
 from radt.collector.runs import RunStates
@@ -135,7 +134,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
             stored = leftover.drain()
             leftover.end()
             if stored.any_data:
-                deliver_again(writer, run_id)
+                writer.deliver_again(run_id)
             leftover.intake.discard()
             discard_usage(home.run_dir(run_id).path)
             forget(folder)

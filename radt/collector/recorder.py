@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import text
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
@@ -335,7 +334,7 @@ class RunRecorder:
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
         if not first:  # others have ended it, and it may count as delivered to MLflow
-            deliver_again(self._writer, self.run.run_id)
+            self._writer.deliver_again(self.run.run_id)
         self._intake.discard()
         discard_usage(Path(self.run.registration.spool))
         try:
@@ -374,20 +373,6 @@ class RunRecorder:
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given
         return ending.fallback, ending.reason
-
-
-_NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
-_WORKLOAD_NOT_DELIVERED = text(
-    "UPDATE workload SET delivery_done_ns = NULL "
-    "WHERE workload_id = (SELECT workload_id FROM run WHERE run_id = :run_id)"
-)
-
-
-def deliver_again(writer: StoreWriter, run_id: str) -> None:
-    """Upload a run's new data to MLflow even if it counts as delivered; then end its workload."""
-    with writer.rewriting(run_id) as connection:
-        for statement in (_NOT_DELIVERED, _WORKLOAD_NOT_DELIVERED):
-            connection.execute(statement, {"run_id": run_id})
 
 
 def _journal_bytes(cursor: JournalCursor) -> int:

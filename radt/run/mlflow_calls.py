@@ -35,7 +35,7 @@ from radt.model import SOFTWARE, THROUGH_MLFLOW, Scope
 from radt.run.lifecycle import ActiveRun, of_process
 from radt.run.notices import warn_once
 from radt.run.passthrough import EXPERIMENT_VARIABLE, RUN_VARIABLE
-from radt.tags import MLFLOW_PARENT_RUN_ID
+from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID
 
 #: Methods of ``mlflow.tracking._tracking_service.client.TrackingServiceClient`` that are wrapped,
 #: and their parameters that are used here.
@@ -51,7 +51,6 @@ FOLLOWED: Mapping[str, tuple[str, ...]] = {
 #: MLflow's own names of tags and of what it measures of the machine, which radt measures itself.
 _OWN_TAGS = "mlflow."
 _OWN_METRICS = "system/"
-_NOTE = "mlflow.note.content"
 _SECOND = (
     "this process has ended its MLflow run and opens another one. radt follows the first: what "
     "goes to the second is in MLflow only. Open one run around both, or nested ones in it"
@@ -366,7 +365,7 @@ def _join(client: Any, tags: Mapping[str, str]) -> Any:
         client.update_run(mlflow_id, "RUNNING")
     followed.mlflow_id = mlflow_id
     for name, text in tags.items():
-        if name == _NOTE or not name.startswith(_OWN_TAGS):
+        if name == MLFLOW_NOTE or not name.startswith(_OWN_TAGS):
             client.set_tag(mlflow_id, name, text)
     return client.get_run(mlflow_id)
 

@@ -26,6 +26,7 @@ from radt.store.records import (
     MarkerRecord,
     RunRecord,
     Samples,
+    SavedView,
     SeriesRecord,
     SummaryRecord,
     WorkloadRecord,
@@ -40,6 +41,7 @@ from radt.store.tables import (
     MARKERS,
     RUN_COUNTS,
     RUNS,
+    SAVED_VIEWS,
     SERIES,
     SUMMARY,
     TAGGED,
@@ -235,6 +237,10 @@ class StoreReader:
         with self._database.snapshot() as connection:
             rows = connection.execute(TAGGED, {"key": key, "experiment": experiment}).all()
         return {str(run_id): str(value) for run_id, value in rows}
+
+    def saved_views(self) -> list[SavedView]:
+        """Return the saved views by name."""
+        return self._database.query(SAVED_VIEWS, "ORDER BY name", {})
 
     # -- samples ----------------------------------------------------------------------------------
 

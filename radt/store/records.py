@@ -221,3 +221,12 @@ class ExperimentSummary:
     run_count: int
     statuses: Mapping[RunStatus, int]
     last_activity_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedView:
+    """A page of the dashboard that was saved by name; ``address`` is its path and query."""
+
+    name: str
+    address: str
+    saved_ns: int

@@ -25,6 +25,7 @@ from radt.store.records import (
     LedgerRecord,
     MarkerRecord,
     RunRecord,
+    SavedView,
     SeriesRecord,
     SummaryRecord,
     WorkloadRecord,
@@ -153,6 +154,7 @@ SERIES = Table(
     {"scope": _by_value(Scope), "kind": _by_value(SeriesKind), "estimated": bool},
 )
 MARKERS = Table("marker", MarkerRecord, ("run_id", "marker_no"), {"kind": _by_value(MarkerKind)})
+SAVED_VIEWS = Table("saved_view", SavedView, ("name",), {})
 LEDGERS = Table("ledger", LedgerRecord, ("run_id", "listener"), {})
 GAPS = Table(
     "gap",
@@ -315,6 +317,15 @@ def raise_revisions(
         connection.execute(_RAISE_RUN, [{"key": key} for key in sorted(run_ids)])
     if workload_ids:
         connection.execute(_RAISE_WORKLOAD, [{"key": key} for key in sorted(workload_ids)])
+
+
+FORGET_VIEW = text("DELETE FROM saved_view WHERE name = :name")
+
+NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
+WORKLOAD_NOT_DELIVERED = text(
+    "UPDATE workload SET delivery_done_ns = NULL "
+    "WHERE workload_id = (SELECT workload_id FROM run WHERE run_id = :run_id)"
+)
 
 
 def mark_done(table: Table[Any]) -> TextClause:

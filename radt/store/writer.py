@@ -27,6 +27,7 @@ from radt.store.records import (
     LedgerRecord,
     MarkerRecord,
     RunRecord,
+    SavedView,
     SeriesBatch,
     SeriesRecord,
     WorkloadRecord,
@@ -37,6 +38,7 @@ from radt.store.tables import (
     LEDGERS,
     MARKERS,
     RUNS,
+    SAVED_VIEWS,
     SERIES,
     WORKLOADS,
     Row,
@@ -253,6 +255,16 @@ class StoreWriter:
         """Set tags of a run; the last value of a key wins."""
         self._put_of_runs(tables.PUT_TAG, tables.text_rows(run_id, tags))
 
+    # -- saved views ------------------------------------------------------------------------------
+
+    def save_view(self, view: SavedView) -> None:
+        """Insert a saved view, or replace the one of that name."""
+        self._execute(SAVED_VIEWS.upsert, [SAVED_VIEWS.row(view)])
+
+    def forget_view(self, name: str) -> None:
+        """Delete a saved view, if there is one of that name."""
+        self._execute(tables.FORGET_VIEW, [{"name": name}])
+
     # -- samples ----------------------------------------------------------------------------------
 
     def add_series(self, series: Sequence[SeriesRecord]) -> None:
@@ -398,6 +410,12 @@ class StoreWriter:
     def mark_workload_delivered(self, workload_id: str, note: str = "") -> None:
         """Record that MLflow has all of this ended workload, or, as ``note`` says, never will."""
         self._mark_done(WORKLOADS, workload_id, note)
+
+    def deliver_again(self, run_id: str) -> None:
+        """Upload a run's new data to MLflow even if it counts as delivered, with its workload."""
+        with self.rewriting(run_id) as connection:
+            for statement in (tables.NOT_DELIVERED, tables.WORKLOAD_NOT_DELIVERED):
+                connection.execute(statement, {"run_id": run_id})
 
     def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
         row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}

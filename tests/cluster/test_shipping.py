@@ -325,9 +325,11 @@ def test_all_arrives_once_whenever_the_submit_host_is_killed(seed: int, fates: l
                 assert way.ship() == ""
             fate = Fate(left)
             with pytest.MonkeyPatch.context() as dying:
-                for name in ("import_archive", "deliver_again"):
-                    call = getattr(collecting, name)
-                    dying.setattr(collecting, name, fate.passing(call))
+                for module, name in (
+                    (collecting, "import_archive"),
+                    (StoreWriter, "deliver_again"),
+                ):
+                    dying.setattr(module, name, fate.passing(getattr(module, name)))
                 for method in ("unlink", "replace", "rmdir"):
                     dying.setattr(Path, method, _method(fate, getattr(Path, method)))
                 try:

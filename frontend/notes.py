@@ -1,0 +1,159 @@
+"""Routes of what people write in the dashboard: notes on runs, and saved views.
+
+They are the only ones that change the store. `radt.frontend.security` refuses requests of other
+sites; besides, these take JSON only, and a token where several people visit (`Access.may_write`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from dash import Dash, html
+from dash.development.base_component import Component
+from flask import Response, current_app, jsonify, redirect, request
+from werkzeug.wrappers import Response as BaseResponse
+
+from radt.errors import RadtError, RunNotFoundError, UsageError
+from radt.frontend.auth import WRITE_TOKEN_VARIABLE, Guard
+from radt.frontend.data.source import Source
+from radt.frontend.pages.page import attributes, sentence
+from radt.store.notes import Edit, edit_notes, read_notes
+from radt.store.records import SavedView
+from radt.store.writer import StoreWriter
+
+#: The header with the token of a visitor who may write.
+TOKEN_HEADER = "X-Radt-Write-Token"  # noqa: S105 - the header's name
+_MAX_NAME, _MAX_ADDRESS, _MAX_RUNS = 100, 60_000, 1000
+#: Two of them begin the address of another site.
+_SLASHES = "/\\"
+_BAD, _FORBIDDEN, _NOT_FOUND, _AWAY = 400, 403, 404, 503
+
+
+def notes_card(run_id: str) -> Component:
+    """Return the place of a run's notes, which ``static/notes.js`` fills."""
+    return html.Section(className="notes", **attributes(data_notes=run_id, aria_label="Notes"))
+
+
+def install(app: Dash, source: Source) -> None:
+    """Add the routes to the application."""
+
+    def show_notes(run_id: str) -> Response:
+        notes = read_notes(source.reader, run_id)
+        return jsonify(asdict(notes) | {"may_write": _may_write(source)})
+
+    def change_notes() -> Response:
+        asked = _asked(source)
+        runs = asked.pop("runs", None)
+        if not isinstance(runs, list) or not 0 < len(runs) <= _MAX_RUNS:
+            raise UsageError(f"Expected 1 to {_MAX_RUNS} runs in a request")
+        edit = _edit(asked)
+        with StoreWriter(source.address) as writer:
+            edit_notes(writer, list(map(str, runs)), edit)
+        return jsonify({})
+
+    def show_views() -> Response:
+        views = [[view.name, view.address] for view in source.reader.saved_views()]
+        return jsonify({"views": views, "may_write": _may_write(source)})
+
+    def change_views() -> Response:
+        asked = _asked(source)
+        name, address = str(asked.get("name", "")).strip(), asked.get("address")
+        if not 0 < len(name) <= _MAX_NAME:
+            raise UsageError(f"Expected a name of 1 to {_MAX_NAME} characters, got {len(name)}")
+        with StoreWriter(source.address) as writer:
+            if address is None:
+                writer.forget_view(name)
+            else:
+                writer.save_view(SavedView(name, _own(str(address)), time.time_ns()))
+        return jsonify({})
+
+    def open_view(name: str) -> BaseResponse:
+        for view in source.reader.saved_views():
+            if view.name == name:
+                return redirect(_own(view.address), 303)
+        raise RunNotFoundError(f"there is no saved view {name[:_MAX_NAME]!r} in {source.address}")
+
+    for path, method, answer in (
+        ("/notes/<run_id>", "GET", show_notes),
+        ("/notes", "POST", change_notes),
+        ("/views", "GET", show_views),
+        ("/views", "POST", change_views),
+        ("/view/<path:name>", "GET", open_view),
+    ):
+        app.server.add_url_rule(path, f"{method} {path}", _answering(answer), methods=[method])
+
+
+class _ForbiddenError(UsageError):
+    """The visitor may not change the store."""
+
+
+def _may_write(source: Source) -> bool:
+    guard = Guard.of(current_app)
+    given = request.headers.get(TOKEN_HEADER, "")
+    is_own = source.address.path is not None
+    return guard is not None and guard.access.may_write(given, is_own=is_own)
+
+
+def _asked(source: Source) -> dict[str, Any]:
+    """Return a visitor's request to change the store.
+
+    Raises:
+        UsageError: It is not JSON, or the visitor may not change the store.
+    """
+    if not _may_write(source):
+        raise _ForbiddenError(
+            "notes and saved views can be changed with a token only",
+            f"Enter what {WRITE_TOKEN_VARIABLE} is where the dashboard was started",
+        )
+    # Pages of other sites can send forms, but not JSON.
+    asked = request.get_json(silent=True) if request.is_json else None
+    if not isinstance(asked, dict):
+        raise UsageError("the request is not a JSON object", "Load the page again")
+    return asked
+
+
+def _edit(asked: dict[str, Any]) -> Edit:
+    """Return the change that a request asks for."""
+    kinds = {"name": str, "text": str, "starred": bool, "archived": bool, "tags": dict}
+    for key, value in asked.items():
+        if not isinstance(value, kinds.get(key, ())):
+            raise UsageError(f"Expected one of {', '.join(kinds)}, got {key[:_MAX_NAME]!r}")
+    if not all(isinstance(value, str) for value in asked.get("tags", {}).values()):
+        raise UsageError("Expected texts as values of tags")
+    return Edit(**asked)
+
+
+def _own(address: str) -> str:
+    """Return the path and query of a page of this dashboard, which cannot lead to another site."""
+    path, _, query = address.partition("?")
+    if len(address) > _MAX_ADDRESS:
+        raise UsageError(f"Expected an address of at most {_MAX_ADDRESS:,} characters")
+    return f"/{path.strip(_SLASHES)}" + (f"?{query}" if query else "")
+
+
+def _answering(answer: Callable[..., BaseResponse]) -> Callable[..., BaseResponse]:
+    """Turn errors into answers with cause and remedy, and keep answers out of caches."""
+
+    def handle(**values: str) -> BaseResponse:
+        try:
+            response = answer(**values)
+        except RadtError as error:
+            response = jsonify(
+                cause=sentence(error.message), remedy=sentence(error.remedy) if error.remedy else ""
+            )
+            response.status_code = _status(error)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    return handle
+
+
+def _status(error: RadtError) -> int:
+    if isinstance(error, RunNotFoundError):
+        return _NOT_FOUND
+    if isinstance(error, _ForbiddenError):
+        return _FORBIDDEN
+    return _BAD if isinstance(error, UsageError) else _AWAY

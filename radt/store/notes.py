@@ -1,0 +1,113 @@
+"""What people say of recorded runs: name, text, tags, a star, and whether a run is archived.
+
+All of it is tags, so that it follows a run wherever it is delivered; MLflow shows the text as the
+description and the star as a tag. A name is the run's own, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from radt.errors import UsageError
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
+from radt.tags import ARCHIVED, MLFLOW_NOTE, MLFLOW_RUN_NAME, STARRED
+
+#: Tags of programs, which people do not change.
+OWN_TAGS = ("radt.", "mlflow.")
+MAX_NAME, MAX_TEXT, MAX_KEY = 250, 8000, 250
+_YES, _NO = "yes", "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What people say of one run; ``tags`` are those of the script and of people."""
+
+    name: str
+    text: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    starred: bool = False
+    archived: bool = False
+
+    @classmethod
+    def of(cls, run: RunRecord, tags: Mapping[str, str]) -> Self:
+        """Return the notes in a run's tags. Tags with an empty value were taken away."""
+        own = {key: value for key, value in tags.items() if value and not key.startswith(OWN_TAGS)}
+        return cls(
+            run.name,
+            tags.get(MLFLOW_NOTE, ""),
+            own,
+            tags.get(STARRED) == _YES,
+            tags.get(ARCHIVED) == _YES,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of notes; None leaves as it is, and an empty value takes a tag away.
+
+    Raises:
+        UsageError: A text is too long, or a tag is one of radt's or MLflow's own.
+    """
+
+    name: str | None = None
+    text: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    starred: bool | None = None
+    archived: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not 0 < len(self.name.strip()) <= MAX_NAME:
+            raise UsageError(
+                f"Expected a name of 1 to {MAX_NAME} characters, got {len(self.name.strip())}"
+            )
+        texts = {"the text": self.text or "", **{f"tag {key}": v for key, v in self.tags.items()}}
+        for what, value in texts.items():
+            if len(value) > MAX_TEXT:
+                raise UsageError(
+                    f"Expected at most {MAX_TEXT:,} characters for {what}, got {len(value):,}"
+                )
+        for key in self.tags:
+            if key.startswith(OWN_TAGS) or not 0 < len(key.strip()) <= MAX_KEY:
+                raise UsageError(
+                    f"Expected a tag of your own, got {key[:MAX_KEY]!r}",
+                    f"Names have 1 to {MAX_KEY} characters; those that begin with radt. or mlflow. "
+                    "belong to these programs",
+                )
+
+    @property
+    def stored(self) -> Mapping[str, str]:
+        """The tags that hold the change."""
+        marks = {STARRED: self.starred, ARCHIVED: self.archived}
+        texts = {MLFLOW_RUN_NAME: self.name and self.name.strip(), MLFLOW_NOTE: self.text}
+        return {
+            **{key.strip(): value for key, value in self.tags.items()},
+            **{key: _YES if mark else _NO for key, mark in marks.items() if mark is not None},
+            **{key: value for key, value in texts.items() if value is not None},
+        }
+
+
+def read_notes(reader: StoreReader, run_id: str) -> Notes:
+    """Return the notes of a run.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+    """
+    return Notes.of(reader.run(run_id), reader.tags(run_id))
+
+
+def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:
+    """Change the notes of all these runs, or of none; MLflow gets them with the next delivery.
+
+    Raises:
+        RunNotFoundError: A run does not exist.
+    """
+    with writer.transaction():
+        for run_id in run_ids:
+            writer.update_run(run_id, **({} if edit.name is None else {"name": edit.name.strip()}))
+            writer.put_tags(run_id, edit.stored)
+            if writer.address.path is not None:  # copies in Postgres are not delivered from there
+                writer.deliver_again(run_id)
