@@ -121,6 +121,13 @@ def _frame(source: Source) -> Component:
                         **attributes(aria_label="Pages"),
                     ),
                     html.Span(className="push"),
+                    html.Button(
+                        "Views",
+                        type="button",
+                        className="quiet",
+                        id="views-button",
+                        **attributes(aria_haspopup="dialog"),
+                    ),
                     _where(source),
                     html.Span("", id="live", className="live", role="status"),
                     dmc.ColorSchemeToggle(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from dash import Dash, html
+from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 from flask import Response, current_app, jsonify, redirect, request
 from werkzeug.wrappers import Response as BaseResponse
@@ -19,7 +19,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from radt.errors import RadtError, RunNotFoundError, UsageError
 from radt.frontend.auth import WRITE_TOKEN_VARIABLE, Guard
 from radt.frontend.data.source import Source
-from radt.frontend.pages.page import attributes, sentence
+from radt.frontend.pages.page import attributes, in_browser, sentence
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.records import SavedView
 from radt.store.writer import StoreWriter
@@ -34,11 +34,22 @@ _BAD, _FORBIDDEN, _NOT_FOUND, _AWAY = 400, 403, 404, 503
 
 def notes_card(run_id: str) -> Component:
     """Return the place of a run's notes, which ``static/notes.js`` fills."""
-    return html.Section(className="notes", **attributes(data_notes=run_id, aria_label="Notes"))
+    return html.Section(
+        [
+            dcc.Store(id="notes-run", data=run_id),
+            dcc.Store(id="notes-done"),
+            html.Div(id="notes", className="notes"),
+        ],
+        **attributes(aria_label="Notes"),
+    )
 
 
 def install(app: Dash, source: Source) -> None:
-    """Add the routes to the application."""
+    """Add the routes to the application, and fill `notes_card`, again when the store changes."""
+    in_browser(
+        *(app, "notes", Output("notes-done", "data"), Input("notes-run", "data")),
+        Input("revision", "data"),
+    )
 
     def show_notes(run_id: str) -> Response:
         notes = read_notes(source.reader, run_id)

@@ -1,0 +1,110 @@
+"""Notes and saved views: who may change them, and that what is typed is in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from werkzeug.test import TestResponse
+
+from radt.frontend.app import create_app
+from radt.frontend.auth import Access
+from radt.frontend.data.source import Source
+from radt.store.notes import read_notes
+from radt.store.reader import StoreReader
+from tests.frontend.conftest import Demo, Watched
+
+TOKEN = "a token for writing"
+JSON = "application/json"
+
+
+class TestWhoMayWrite:
+    @pytest.fixture
+    def run_id(self, demo: Demo) -> str:
+        return next(iter(demo.quickstart().run_ids.values()))
+
+    @pytest.fixture
+    def post(self, run_id: str, source: Source) -> Callable[..., TestResponse]:
+        def post(access: Access, body: object = None, **headers: str) -> TestResponse:
+            asked = {"runs": [run_id], "starred": True} if body is None else body
+            sent = {"Host": "127.0.0.1", **{k.replace("_", "-"): v for k, v in headers.items()}}
+            client = create_app(source, access).server.test_client()
+            return client.post("/notes", json=asked, headers=sent)
+
+        return post
+
+    def test_the_user_of_an_own_store_on_this_machine(
+        self, post: Callable[..., TestResponse], run_id: str, demo: Demo
+    ) -> None:
+        assert post(Access()).status_code == 200
+        with StoreReader(demo.store) as reader:
+            assert read_notes(reader, run_id).starred
+
+    def test_elsewhere_only_who_has_the_token(
+        self, post: Callable[..., TestResponse], run_id: str, demo: Demo
+    ) -> None:
+        shared = Access(proxies=("127.0.0.1",), user_header="X-User", names=("radt.example",))
+        assert not shared.may_write("", is_own=True)
+        assert not Access().may_write("", is_own=False)
+        asking = Access(write_token=TOKEN)
+        assert post(asking).status_code == 403
+        assert post(asking, X_Radt_Write_Token="another token of 20").status_code == 403
+        with StoreReader(demo.store) as reader:
+            assert not read_notes(reader, run_id).starred
+        assert post(asking, X_Radt_Write_Token=TOKEN).status_code == 200
+
+    def test_no_page_of_another_site(
+        self, post: Callable[..., TestResponse], run_id: str, source: Source
+    ) -> None:
+        for headers in ({"Sec_Fetch_Site": "cross-site"}, {"Origin": "https://evil.example"}):
+            assert post(Access(), **headers).status_code == 403
+        client = create_app(source, Access()).server.test_client()
+        form = client.post("/notes", data=f"runs={run_id}", headers={"Host": "127.0.0.1"})
+        assert form.status_code == 400
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [
+            ({"runs": [], "starred": True}, 400),
+            ({"runs": ["0" * 32], "starred": True}, 404),
+            ({"starred": "yes"}, 400),
+            ({"tags": {"radt.host": "x"}}, 400),
+            ({"tags": {"a": 1}}, 400),
+            ({"letter": "b"}, 400),
+        ],
+    )
+    def test_not_what_makes_no_sense(
+        self,
+        post: Callable[..., TestResponse],
+        run_id: str,
+        body: dict[str, Any],
+        status: int,
+    ) -> None:
+        answer = post(Access(), {"runs": [run_id]} | body)
+        assert answer.status_code == status
+        assert answer.get_json()["cause"]
+
+
+def test_a_saved_view_opens_what_it_was_saved_from(
+    demo: Demo, serve: Callable[[], str], watched: Watched
+) -> None:
+    demo.quickstart()
+    page, url = watched.page, serve()
+    page.goto(f"{url}/report?e=quickstart")
+    page.get_by_role("button", name="Views").click()
+    page.get_by_label("Name of the view").fill("all of it / 2")
+    page.get_by_label("Name of the view").press("Enter")
+    link = page.get_by_role("link", name="all of it / 2")
+    expect(link).to_be_visible()
+    (view,) = StoreReader(demo.store).saved_views()
+    assert (view.name, view.address) == ("all of it / 2", "/report?e=quickstart")
+    page.goto(f"{url}/system")
+    page.goto(f"{url}/view/all%20of%20it%20%2F%202")
+    expect(page).to_have_title("quickstart · Report · radt")
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("button", name="Forget all of it / 2").click()
+    expect(page.get_by_text("No saved views yet")).to_be_visible()
+    assert StoreReader(demo.store).saved_views() == []
+    assert watched.errors == []
