@@ -17,6 +17,7 @@ from radt.frontend import run_routes
 from radt.frontend.data.run.facts import differences, metric_rows
 from radt.frontend.data.run.subject import RunSubject, find_run, offered
 from radt.frontend.data.source import Source
+from radt.frontend.notes import notes_card
 from radt.frontend.pages.page import Page, error_page, in_browser, triggers
 from radt.frontend.pages.run_parts import (
     differences_section,
@@ -70,7 +71,12 @@ def register(app: Dash, source: Source) -> None:
         in_browser(app, function, done, *inputs, prevent_initial_call="initial_duplicate")
 
 
-PAGE = Page("/run", "Run", layout, register)
+def _chosen(source: Source, view: View) -> str:
+    subject = find_run(source, view)
+    return f"{subject.run.short} of {subject.run.record.experiment}"
+
+
+PAGE = Page("/run", "Run", layout, register, _chosen)
 
 
 def _shown(subject: RunSubject) -> dict[str, Any]:
@@ -97,6 +103,7 @@ def _body(source: Source, subject: RunSubject) -> list[Component]:
     return [
         head(subject),
         html.Dl(sections["facts"], id="run-facts", className="workload-facts"),
+        notes_card(subject.run.run_id),
         html.Div(
             [metrics_panel(sections["metrics"]), other_panel(subject, sections["differences"])],
             className="run-columns",

@@ -47,6 +47,7 @@
       class: "notes-token",
       onsubmit: (event) => {
         event.preventDefault();
+        document.activeElement.blur();
         window.sessionStorage.setItem(TOKEN, event.target.elements.token.value.trim());
         again();
       },
@@ -57,9 +58,11 @@
 
   /* ---- the notes of a run -------------------------------------------------------------------- */
 
+  const isTyping = (card) => Boolean(card.querySelector(":is(input, textarea):focus"));
+
   async function draw(run) {
     const card = document.getElementById("notes");
-    if (!card || card.contains(document.activeElement)) return;
+    if (!card || isTyping(card)) return;
     let notes;
     try {
       notes = await send(`/notes/${encodeURIComponent(run)}`);
@@ -67,7 +70,7 @@
       if (card.isConnected) card.replaceChildren(h("p", { class: "notes-result" }, error.cause));
       return;
     }
-    if (!card.isConnected || card.contains(document.activeElement)) return;
+    if (!card.isConnected || isTyping(card)) return;
     const result = card.querySelector(".notes-result") || results();
     const locked = !notes.may_write;
     const save = async (edit) => (await result.follow(editRuns([run], edit))) && draw(run);
@@ -75,18 +78,12 @@
       h("button", {
         type: "button", class: "quiet", title, disabled: locked, "aria-label": title,
         "aria-pressed": String(notes[name]), "data-focus": name,
-        onclick: (event) => {
-          event.currentTarget.blur();
-          save({ [name]: !notes[name] });
-        },
+        onclick: () => save({ [name]: !notes[name] }),
       }, text);
     const tag = ([key, value]) =>
       h("li", {}, h("span", {}, key), value, !locked && h("button", {
         type: "button", class: "quiet", "aria-label": `Take away the tag ${key}`,
-        onclick: (event) => {
-          event.currentTarget.blur();
-          save({ tags: { [key]: "" } });
-        },
+        onclick: () => save({ tags: { [key]: "" } }),
       }, "×"));
     const added = h("input", {
       "aria-label": "New tag", placeholder: "key=value", class: "notes-new",
@@ -136,7 +133,7 @@
       return;
     }
     const change = async (body) => (await result.follow(send("/views", body))) && again();
-    panel.replaceChildren(
+    refill(panel,
       found.may_write ? h("form", {
         class: "notes-token",
         onsubmit: (event) => {

@@ -12,9 +12,10 @@ from werkzeug.test import TestResponse
 from radt.frontend.app import create_app
 from radt.frontend.auth import Access
 from radt.frontend.data.source import Source
-from radt.store.notes import read_notes
+from radt.store.notes import Notes, read_notes
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import Demo, Watched
+from tests.frontend.test_accessibility import findings
 
 TOKEN = "a token for writing"
 JSON = "application/json"
@@ -85,6 +86,42 @@ class TestWhoMayWrite:
         answer = post(Access(), {"runs": [run_id]} | body)
         assert answer.status_code == status
         assert answer.get_json()["cause"]
+
+
+def test_what_is_typed_on_the_run_page_is_in_the_store_once_unlocked(
+    demo: Demo, serve: Callable[..., str], watched: Watched, wait_until: Callable[..., None]
+) -> None:
+    run_id = demo.quickstart().run_ids["solo a"]
+    page = watched.page
+    page.goto(f"{serve(Access(write_token=TOKEN))}/run?id={run_id}")
+    name = page.get_by_label("Name of the run")
+    text = page.get_by_role("textbox", name="Notes", exact=True)
+    expect(name).to_have_value("cnn-small")
+    expect(name).not_to_be_editable()
+    page.get_by_label("Token for changes").fill(TOKEN)
+    page.get_by_role("button", name="Unlock").click()
+    expect(name).to_be_editable()
+
+    def stored() -> Notes:
+        with StoreReader(demo.store) as reader:
+            return read_notes(reader, run_id)
+
+    text.fill("<b>the</b> baseline")
+    name.fill("baseline")
+    name.blur()
+    wait_until(lambda: stored().name == "baseline", "the name")
+    tag = page.get_by_label("New tag")
+    tag.fill("team=vision")
+    tag.press("Enter")
+    expect(page.locator(".notes-tags li", has_text="team")).to_contain_text("vision")
+    page.get_by_role("button", name="Give a star").click()
+    expect(page.get_by_role("button", name="Take the star away")).to_be_visible()
+    assert stored() == Notes("baseline", "<b>the</b> baseline", {"team": "vision"}, starred=True)
+    expect(page).to_have_title("solo of quickstart · Run · radt")
+    assert findings(page) == []
+    page.get_by_role("button", name="Take away the tag team").click()
+    wait_until(lambda: stored().tags == {}, "that the tag is gone")
+    assert watched.errors == []
 
 
 def test_a_saved_view_opens_what_it_was_saved_from(
