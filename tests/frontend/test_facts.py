@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import radt
 from radt.frontend.charts.stacks import strip_figure
 from radt.frontend.data.source import Source
-from radt.frontend.data.workload.run_facts import gaps_of
+from radt.frontend.data.workload.devices import devices_of
+from radt.frontend.data.workload.run_facts import Machine, gaps_of, tags_of
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import find_subject
@@ -82,6 +84,10 @@ def test_the_legend_of_a_counter_is_its_growth_over_the_runs_life(bench: Bench) 
     with closing(Source(bench.home / "radt.db")) as source:
         subject = find_subject(source, View(workload=writing.workload_id))
         reading = read_all(source, subject)
+        # A count of CPUs is no CPU's number: the run is pinned to none.
+        machines = {writing.host: Machine()}
+        (processor,) = devices_of(subject, tags_of(source, subject), machines, ()).processors
+        assert (processor.cores, processor.pinned) == (len(os.sched_getaffinity(0)), {})
         strip = next(one for one in reading.strips if one.resource.key == "io-write")
         data = stack_data(
             source,
