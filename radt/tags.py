@@ -59,9 +59,10 @@ CLUSTER_SUPERSEDED = "radt.cluster.superseded"
 
 # -- written by people (`radt.store.notes`) -------------------------------------------------------
 
-#: ``yes`` or ``no``.
+#: `YES` or ``no``.
 STARRED = "radt.starred"
 ARCHIVED = "radt.archived"
+YES = "yes"
 
 # -- written when the run is created in MLflow ----------------------------------------------------
 

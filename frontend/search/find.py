@@ -33,7 +33,7 @@ from radt.frontend.search.query import (
 from radt.model import RunStatus
 from radt.store.metric_columns import Statistic
 from radt.store.records import ExperimentSummary
-from radt.tags import ARCHIVED, STARRED
+from radt.tags import ARCHIVED, STARRED, YES
 
 _NS_PER_S = 1_000_000_000
 
@@ -346,12 +346,21 @@ def find(source: Source, text: str, statuses: frozenset[RunStatus] = frozenset()
     Raises:
         StoreError: The store cannot be read.
     """
-    query = parse(text)
+    query = _without_archived(source, parse(text))
     timed = any(term.key in TIMES for term in query.terms)
     moment = int(time.monotonic() / _TIMES_HOLD_S) if timed else 0
     return recent(source).get(
         ("found", text, statuses, moment), lambda: _find(source, query, statuses)
     )
+
+
+def _without_archived(source: Source, query: Query) -> Query:
+    """Leave archived runs out of a search that does not ask for them."""
+    asked = any(ALIASES.get(term.key, term.key) == ARCHIVED for term in query.terms)
+    if asked or not source.remember("archived", lambda reader: reader.has_tag(ARCHIVED, YES)):
+        return query
+    hidden = Term("-archived=yes", ARCHIVED, Operator.IS, (YES,), negated=True)
+    return replace(query, terms=(*query.terms, hidden))
 
 
 def read_texts(source: Source) -> Texts:

@@ -14,12 +14,12 @@ from radt.errors import UsageError
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
-from radt.tags import ARCHIVED, MLFLOW_NOTE, MLFLOW_RUN_NAME, STARRED
+from radt.tags import ARCHIVED, MLFLOW_NOTE, MLFLOW_RUN_NAME, STARRED, YES
 
 #: Tags of programs, which people do not change.
 OWN_TAGS = ("radt.", "mlflow.")
 MAX_NAME, MAX_TEXT, MAX_KEY = 250, 8000, 250
-_YES, _NO = "yes", "no"
+_NO = "no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Notes:
             run.name,
             tags.get(MLFLOW_NOTE, ""),
             own,
-            tags.get(STARRED) == _YES,
-            tags.get(ARCHIVED) == _YES,
+            tags.get(STARRED) == YES,
+            tags.get(ARCHIVED) == YES,
         )
 
 
@@ -85,7 +85,7 @@ class Edit:
         texts = {MLFLOW_RUN_NAME: self.name and self.name.strip(), MLFLOW_NOTE: self.text}
         return {
             **{key.strip(): value for key, value in self.tags.items()},
-            **{key: _YES if mark else _NO for key, mark in marks.items() if mark is not None},
+            **{key: YES if mark else _NO for key, mark in marks.items() if mark is not None},
             **{key: value for key, value in texts.items() if value is not None},
         }
 

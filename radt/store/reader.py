@@ -36,6 +36,7 @@ from radt.store.tables import (
     EXPERIMENTS,
     FIND_RUN,
     GAPS,
+    HAS_TAG,
     LAST_LOGGED,
     LEDGERS,
     MARKERS,
@@ -237,6 +238,11 @@ class StoreReader:
         with self._database.snapshot() as connection:
             rows = connection.execute(TAGGED, {"key": key, "experiment": experiment}).all()
         return {str(run_id): str(value) for run_id, value in rows}
+
+    def has_tag(self, key: str, value: str) -> bool:
+        """Return whether any run has a tag with this value."""
+        with self._database.snapshot() as connection:
+            return connection.execute(HAS_TAG, {"key": key, "value": value}).first() is not None
 
     def saved_views(self) -> list[SavedView]:
         """Return the saved views by name."""

@@ -188,6 +188,8 @@ TAGGED = text(
     "WHERE run.experiment = :experiment"
 )
 
+HAS_TAG = text("SELECT 1 FROM tag WHERE key = :key AND value = :value LIMIT 1")
+
 NUMBERED_NAMES = text("SELECT name FROM run WHERE experiment = :experiment AND name LIKE '% #%'")
 
 _ADDRESSES = text("SELECT tracking_uri FROM workload UNION SELECT tracking_uri FROM run")

@@ -46,3 +46,7 @@ def test_notes_follow_a_run_that_was_delivered_into_mlflow(bench: Bench) -> None
         "baseline"
     )
     assert "baseline" not in bench.radt("ls", "-starred=yes").stdout
+
+    bench.radt("note", run.run_id, "--archive")
+    assert "baseline" not in bench.radt("ls").stdout
+    assert "baseline" in bench.radt("ls", "archived=yes").stdout
