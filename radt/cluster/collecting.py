@@ -43,17 +43,20 @@ from radt.tags import (
 class Collected:
     """What one look brought: runs with something new, and what could not be taken, with the reason.
 
-    What could not be taken waits for the next look.
+    What could not be taken waits for the next look, as do those that are announced by their node
+    and that the folder does not show yet: ``late``.
     """
 
     runs: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Look:
     runs: dict[str, None] = field(default_factory=dict)
     problems: dict[str, None] = field(default_factory=dict)
+    late: dict[str, None] = field(default_factory=dict)
 
 
 class Collection:
@@ -123,7 +126,7 @@ class Collection:
                 self._client.deliver(self._home.store_path, self._tracking_uri, self._store_uri)
             except CollectorError as error:
                 look.problems[str(error)] = None
-        return Collected(tuple(look.runs), tuple(look.problems))
+        return Collected(tuple(look.runs), tuple(look.problems), tuple(look.late))
 
     def end_lost(self, job: JobKey, reason: str) -> tuple[str, ...]:
         """End the runs of a job of which no more will come; return their ids.
@@ -161,7 +164,7 @@ class Collection:
             look.problems[f"job {job}: {error}"] = None
 
     def _collect_attempt(self, job: JobKey, attempt: Attempt, look: _Look) -> None:
-        ended = attempt.view().ended  # asked first: all that was sent before is there to be seen
+        view = attempt.view()  # asked first: all that it knows of was sent before
         left = False
         for folder in attempt.run_folders():
             try:
@@ -172,8 +175,20 @@ class Collection:
                 left = True
                 text = error.message if isinstance(error, RadtError) else str(error)
                 look.problems[f"run {folder.name}: {text}"] = None
-        if ended and not left:
-            self._done.add((job, attempt.number))
+        if view.ended and not left:
+            late = [run_id for run_id in sorted(view.kept or ()) if not self._has_all_of(run_id)]
+            look.late |= dict.fromkeys(late)
+            if not late:
+                self._done.add((job, attempt.number))
+
+    def _has_all_of(self, run_id: str) -> bool:
+        """Whether a run that has ended, and was sent, is here: a listing may be a minute old."""
+        reader = self._store()[1]
+        run = next(iter(reader.runs(run_ids=[run_id])), None)
+        if run is None or not run.status.ended:
+            return False
+        has_log = self._home.run_dir(run_id).output_log.exists()
+        return has_log or self._nodes_deliver or PARENT in reader.tags(run_id)
 
     def _supersede(self, job: JobKey, newest: Attempt, look: _Look) -> None:
         """Mark the runs of earlier attempts that the newest does not go on from."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ WRITE_S = 2.0
 #: Writing a long file takes a while; it may take this part of a core.
 _PART_FOR_WRITING = 0.02
 COLLECT_S = 60.0
+#: How long after the end a shared folder may take to show what its nodes have written.
+LATE_S = 180.0
 _LOOP_S = 1.0
 #: Workloads that had ended before somebody looked: so many get a line each.
 _MOST_LINES_BEFORE = 20
@@ -171,6 +173,7 @@ class Follower:
         self._to_collect: set[JobKey] = set()
         self._next_collection_s = self._began_s + COLLECT_S
         self._said: set[str] = set()
+        self._late: Sequence[str] = ()
         self._found = Followed()
 
     @property
@@ -209,7 +212,7 @@ class Follower:
                 self._reader.close()
                 self._reader = None
         if self._course.is_settled:
-            if self._collect(None):
+            if self._collect_all():
                 self._close()
         elif self._course.is_stuck and not once:
             self._found.problem = held_error(self._course)
@@ -248,6 +251,18 @@ class Follower:
 
     # Runs -----------------------------------------------------------------------------------------
 
+    def _collect_all(self) -> bool:
+        """Take all there is, also what the shared folder is late to show; whether all was taken."""
+        end_s = time.monotonic() + LATE_S
+        while (is_all := self._collect(None)) and self._late and not self._stop:
+            late = plural(len(self._late), "run")
+            if time.monotonic() > end_s:
+                self._say(f"what {late} recorded last never came", "yellow")
+                break
+            self._say_once(f"the shared folder does not show all of {late} yet")
+            self._stop.wait(_LOOP_S)
+        return is_all and not self._stop
+
     def _collect(self, ended: set[JobKey] | None) -> bool:
         """Take what nodes have sent, of jobs that run or have ended; None for all.
 
@@ -265,6 +280,7 @@ class Follower:
             return False
         for problem in found.problems:
             self._say_once(f"not collected yet: {problem}")
+        self._late = found.late
         if not found.problems:
             self._to_collect = {key for key in self._to_collect if key in self._course.jobs}
         return not found.problems

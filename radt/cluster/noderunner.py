@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -118,6 +118,27 @@ class NodeStop(StopRequest):
         self.request_once(notice.reason)
 
 
+@dataclass(slots=True)
+class Work:
+    """What is left of a job here; ``problem`` is why that cannot be said."""
+
+    carried: Carried
+    machine: Machine = field(default_factory=lambda: Machine(1))
+    plan: ExperimentPlan | None = None
+    pending: Sequence[PendingWorkload] = ()
+    problem: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether another attempt has done it."""
+        return self.plan is not None and not self.pending
+
+    @property
+    def code(self) -> int:
+        """The exit code, once it is done."""
+        return 0 if _has_finished(self.carried.rows) else 1
+
+
 class NodeRunner:
     """Runs a job. One object, one call of `run`."""
 
@@ -135,31 +156,39 @@ class NodeRunner:
             RadtError: The job cannot be run, and nobody can be told in the shared folder.
             OSError: The same.
         """
-        carried = Carried.of([attempt.view() for attempt in self._spool.attempts(self._job)])
-        machine = Machine(1)
-        plan: ExperimentPlan | None = None
-        pending: Sequence[PendingWorkload] = ()
-        problem = ""
-        try:
-            self._check()
-            machine = allocated_machine(self._submission.arrays[self._job.array].shape.gpus)
-            plan = planned(self._spool, self._job, machine, carried)
-            pending = pending_workloads(plan, options_of(self._submission))
-        except RadtError as error:
-            problem = f"{error} (on {node_name()})"
-        if plan is not None and not pending:
-            return 0 if _has_finished(carried.rows) else 1  # another attempt has done it
+        known = self._spool.attempts(self._job)
+        work = self._work(known)
+        if work.is_done:
+            return work.code
         attempt = self._claimed()
+        if attempt.number > len(known) + 1:  # the folder had shown an old state of itself
+            work = self._work(self._spool.attempts(self._job, attempt.number - 1))
+        carried = work.carried
+        if work.is_done:
+            attempt.put_statuses(carried.rows, kept=carried.kept, ended=True)
+            return work.code
         if attempt.number > MOST_ATTEMPTS:
-            rows = [run.line for workload in pending for run in workload.plan.runs]
+            rows = [run.line for workload in work.pending for run in workload.plan.runs]
             return self._refuse(attempt, carried, f"started {MOST_ATTEMPTS} times", rows)
         if held := self._spool.held or self._spool.stopped:
             return self._refuse(attempt, carried, held)
-        if plan is None:
-            return self._refuse(attempt, carried, self._spool.unfit(problem))
-        return self._run(attempt, carried, plan, pending, machine)
+        if work.plan is None:
+            return self._refuse(attempt, carried, self._spool.unfit(work.problem))
+        return self._run(attempt, carried, work.plan, work.pending, work.machine)
 
     # Before anything runs -------------------------------------------------------------------------
+
+    def _work(self, before: Sequence[Attempt]) -> Work:
+        """What earlier attempts have left of the job."""
+        work = Work(Carried.of([attempt.view() for attempt in before]))
+        try:
+            self._check()
+            work.machine = allocated_machine(self._submission.arrays[self._job.array].shape.gpus)
+            work.plan = planned(self._spool, self._job, work.machine, work.carried)
+            work.pending = pending_workloads(work.plan, options_of(self._submission))
+        except RadtError as error:
+            work.problem = f"{error} (on {node_name()})"
+        return work
 
     def _check(self) -> None:
         """Check that this node sees what the submit host saw.

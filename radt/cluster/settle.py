@@ -88,7 +88,7 @@ class Patience:
     """
 
     lost_s: float = 300.0
-    outcome_s: float = 60.0
+    outcome_s: float = 90.0
     stopped_s: float = 10.0
 
 

@@ -408,11 +408,12 @@ class Spool:
         """
         folder = self.path / "jobs" / str(job) / "attempts"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number = self.last_attempt(job) + 1
         while True:
-            number = self.last_attempt(job) + 1
             try:
                 (folder / str(number)).mkdir(mode=0o700)
-            except FileExistsError:
+            except FileExistsError:  # a listing may be old, this answer is not
+                number += 1
                 continue
             return Attempt(folder / str(number))
 
@@ -443,10 +444,11 @@ class Spool:
         """Where the output of a job's batch script goes; ``name`` is the engine's of the job."""
         return self.path / "arrays" / str(array) / f"output.{name}.log"
 
-    def attempts(self, job: JobKey) -> list[Attempt]:
-        """All attempts of a job, the newest last."""
+    def attempts(self, job: JobKey, last: int | None = None) -> list[Attempt]:
+        """All attempts of a job, the newest last; up to ``last`` if somebody knows it."""
         folder = self.path / "jobs" / str(job) / "attempts"
-        return [Attempt(folder / str(number + 1)) for number in range(self.last_attempt(job))]
+        last = self.last_attempt(job) if last is None else last
+        return [Attempt(folder / str(number + 1)) for number in range(last)]
 
     # The whole ------------------------------------------------------------------------------------
 
