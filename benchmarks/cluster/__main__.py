@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from benchmarks.cluster import page
 from benchmarks.cluster.scale import measure
 from benchmarks.parts import run_parts
 
@@ -33,7 +34,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 30, 100])
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace its section")
     options = parser.parse_args()
-    parts = {"scale": partial(measure, options.rows, options.nodes)}
+    parts = {
+        "scale": partial(measure, options.rows, options.nodes),
+        "page": partial(page.measure, max(options.rows), max(options.nodes)),
+    }
     return run_parts(parts, HEADING, "python -m benchmarks.cluster", _SETTING, options.write)
 
 

@@ -44,7 +44,7 @@ def measure(folder: Path, size: Size) -> Findings:
     if not has_chromium():
         found.tables.append(Table(f"Not measured: there is no {CHROMIUM}", ("in the browser",)))
         return found
-    _start_page(found, folder / "many" / "radt.db", size)
+    start_page(found, folder / "many" / "radt.db", size.runs)
     _wide(found, folder / "wide" / "radt.db", size)
     _long(found, folder / "long" / "radt.db", size)
     return found
@@ -79,9 +79,9 @@ def highest(page: Page, graph: str) -> float:
     return -math.inf if found is None else float(found)
 
 
-def _start_page(found: Findings, store: Path, size: Size) -> None:
+def start_page(found: Findings, store: Path, runs: int) -> None:
     """Measure the server's first page, browsers with an empty cache, and a returning browser."""
-    table = _table(f"Start page with {size.runs:,} runs, ms from navigation to painted rows")
+    table = _table(f"Start page with {runs:,} runs, ms from navigation to painted rows")
     with served(store) as server, chromium() as browser:
         firsts = _visits(browser, server.url, 1)
         new = [one for _ in range(_REPEAT) for one in _visits(browser, server.url, 1)]
@@ -93,7 +93,7 @@ def _start_page(found: Findings, store: Path, size: Size) -> None:
     ):
         table.rows.append((name, *median_and_worst(times)))
     found.tables.append(table)
-    found.bars.append(_bar(f"{size.runs:,} runs: start page in 1 s, empty cache", new, MOST_PAGE_S))
+    found.bars.append(_bar(f"{runs:,} runs: start page in 1 s, empty cache", new, MOST_PAGE_S))
 
 
 def _visits(browser: Browser, url: str, count: int) -> list[float]:
