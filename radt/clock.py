@@ -65,6 +65,11 @@ def _lock_file() -> Path:
     return runtime_dir() / "clock.lock"
 
 
+def _agreed_file() -> Path:
+    """Has the offset of a machine that goes by another one's clock."""
+    return runtime_dir() / "clock-agreed.json"
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Converts monotonic time of this machine to wall-clock time."""
@@ -74,6 +79,8 @@ class Clock:
     @classmethod
     def for_machine(cls) -> Clock:
         """The clock that all processes of this user share; measured anew if nobody holds it."""
+        with suppress(FileNotFoundError):
+            return cls(_fixed_offset_ns(_agreed_file()))
         boot = boot_id()
         if not boot:  # nothing would tell this boot's offset from the next one's
             return cls(measure_offset_ns())
@@ -92,6 +99,14 @@ class Clock:
             return cls(fixed_ns)  # somebody holds it, or that cannot be known
 
     @classmethod
+    def agree(cls, offset_ns: int) -> None:
+        """Have all processes with this runtime folder use an offset, whatever the wall clock says.
+
+        For the runtime folder of a job whose nodes go by one clock; before anything else in it.
+        """
+        _agreed_file().write_text(json.dumps({"offset_ns": offset_ns}), encoding="ascii")
+
+    @classmethod
     def held(cls) -> tuple[Clock, BinaryIO]:
         """`for_machine`, which stays as it is until the file is closed.
 
@@ -108,7 +123,10 @@ class Clock:
     def as_it_is(cls) -> Clock:
         """The one that was fixed, else the wall clock's; nothing is fixed by asking."""
         try:
-            return cls(_fixed_offset_ns(runtime_dir() / f"clock-{boot_id()}.json"))
+            for path in (_agreed_file(), runtime_dir() / f"clock-{boot_id()}.json"):
+                if path.exists():
+                    return cls(_fixed_offset_ns(path))
+            return cls(measure_offset_ns())
         except (OSError, RadtError, ValueError, KeyError):
             return cls(measure_offset_ns())
 

@@ -52,6 +52,9 @@ CLUSTER_ATTEMPT = "radt.cluster.attempt"
 #: The engine's id of that job, such as ``1234_7``, and its name of the node.
 CLUSTER_JOB_ID = "radt.cluster.job_id"
 CLUSTER_NODE = "radt.cluster.node"
+#: How many nodes the run is spread over, and the parts on all but the first (`radt.parts`).
+CLUSTER_NODES = "radt.cluster.nodes"
+CLUSTER_PARTS = "radt.cluster.parts"
 #: The kind of machine that the node is: other nodes of it may have the run's baseline.
 CLUSTER_HARDWARE = "radt.cluster.hardware"
 #: The attempt that took the place of the run's: the run counts for nothing.

@@ -341,6 +341,6 @@ def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> li
         (gap.start_ns - run.origin_ns) / 1e9
         for gap in gaps
         if gap.run_id == record.run_id
-        and gap.listener == record.listener
+        and gap.listener == record.counted_as
         and gap.series_no in (-1, record.series_no)
     ]

@@ -47,13 +47,13 @@ class Feed:
         A run's series without an entity is its first process, not a sum of the others.
         """
         record = self.parts[0][1]
-        return record.scope in _SHARED and not record.entity
+        return record.scope in _SHARED and not record.entity_there
 
     @property
     def whole(self) -> tuple[str, str, str]:
         """Key that the devices of one total share: their listener and location."""
-        record = self.parts[0][0].record
-        return self.listener, record.workload_id, record.host
+        run, series = self.parts[0]
+        return self.listener, run.record.workload_id, series.node or run.record.host
 
     @property
     def estimated(self) -> bool:
@@ -78,7 +78,8 @@ def feeds(
     for record in series:
         run = runs[record.run_id]
         if record.scope in _SHARED:
-            key = (run.record.workload_id, run.record.host, record.entity, record.listener)
+            host = record.node or run.record.host
+            key = (run.record.workload_id, host, record.entity_there, record.listener)
             shared.setdefault(key, []).append((run, record))
         else:
             suffix = f" {record.entity}" if record.entity else ""
@@ -97,9 +98,14 @@ def feeds(
                 )
             )
     divided = {(workload, host, name) for workload, host, entity, name in shared if entity}
+    hosts: dict[str, set[str]] = {}
+    for workload, host, _, _ in shared:
+        hosts.setdefault(workload, set()).add(host)
     for (workload, host, entity, listener), on_device in shared.items():
         first = min(on_device, key=lambda part: places[part[0].run_id])[0]
         device = entity or (_TOTAL if (workload, host, listener) in divided else "")
+        if len(hosts[workload]) > 1:  # its runs are spread over several nodes
+            device = f"{host} {device}".rstrip()
         label = f"{first.workload_name}  {device or host or 'host'}"
         short = f"{first.workload_name} {device}".rstrip()
         suffix = f" {listener}" if several else ""

@@ -26,8 +26,9 @@ from radt.frontend.data.workload.model import Bar, BarKind
 from radt.frontend.data.workload.subject import experiment_of
 from radt.frontend.view import View
 from radt.model import RunStatus
+from radt.parts import from_tag
 from radt.store.reader import StoreReader
-from radt.tags import CLUSTER_NODE
+from radt.tags import CLUSTER_NODE, CLUSTER_PARTS
 
 DAY_OPTION = "timeline.day"
 _UNKNOWN_HOST = "machine not known"
@@ -156,10 +157,14 @@ def _read(source: Source, reader: StoreReader, scope: Scope) -> MachineTimeline:
     limits = scope.limits
     experiments = [scope.experiment] if limits is None else _experiments(reader, limits)
     runs: list[RunEntry] = []
-    nodes: dict[str, str] = {}
+    nodes: dict[str, Sequence[str]] = {}
     for name in experiments:
         catalog = read_catalog(source, name)
-        nodes |= reader.tagged(CLUSTER_NODE, name)
+        parts = reader.tagged(CLUSTER_PARTS, name)
+        nodes |= {
+            run_id: (node, *(part.node for part in from_tag(parts.get(run_id, ""))))
+            for run_id, node in reader.tagged(CLUSTER_NODE, name).items()
+        }
         runs += (
             replace(
                 run,
@@ -199,16 +204,19 @@ def _stay(run: RunEntry, newest_ns: int) -> _Stay:
     return _Stay(run, start_ns / 1e9, max(start_ns, end_ns) / 1e9)
 
 
-def _places(run: RunEntry, nodes: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return machine and device of a run, several if it has several GPUs."""
-    host = nodes.get(run.run_id) or run.record.host or _UNKNOWN_HOST
+def _places(run: RunEntry, nodes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return machine and device of a run, several if it has several GPUs or nodes."""
     gpus = indices(run.record.devices)
-    if gpus and run.run_id in nodes:
-        return [(host, "GPUs")]  # its numbers are places in its job, not those of the node
-    if gpus:
-        return [(host, f"GPU {index}") for index in gpus]
-    is_cpu = run.record.devices.lower() == "cpu"
-    return [(host, "CPU" if is_cpu else run.record.devices)]
+    if run.run_id in nodes:
+        # Numbers of GPUs are places in its job, not those of the node.
+        device = "GPUs" if gpus else _device(run)
+        return [(host, device) for host in nodes[run.run_id]]
+    host = run.record.host or _UNKNOWN_HOST
+    return [(host, f"GPU {index}") for index in gpus] or [(host, _device(run))]
+
+
+def _device(run: RunEntry) -> str:
+    return "CPU" if run.record.devices.lower() == "cpu" else run.record.devices
 
 
 def _natural(place: tuple[str, str]) -> tuple[object, ...]:

@@ -20,7 +20,13 @@ from radt.frontend.charts.timeline import blank, timeline, timeline_px
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.model import Strip
-from radt.frontend.data.workload.run_facts import Machine, gaps_of, machine_of, tags_of
+from radt.frontend.data.workload.run_facts import (
+    Machine,
+    gaps_of,
+    machine_of,
+    machine_on,
+    tags_of,
+)
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import Subject, find_subject, offered
@@ -183,10 +189,13 @@ def _register_figures(app: Dash, source: Source) -> None:
 def _machine(source: Source, subject: Subject, strip: Strip) -> Machine:
     tags = tags_of(source, subject)
     for run in subject.workload.runs:
+        own = tags.get(run.run_id, {})
         if run.record.host == strip.host:
-            facts = machine_of(source, run.record, tags.get(run.run_id, {}))
-            if facts.logical_cores is not None:
-                return facts
+            facts = machine_of(source, run.record, own)
+        else:
+            facts = machine_on(source, run.record, own, strip.host)
+        if facts.logical_cores is not None:
+            return facts
     return Machine(host=strip.host)
 
 

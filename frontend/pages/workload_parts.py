@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from dash import html
@@ -22,6 +22,8 @@ from radt.frontend.data.workload.subject import Slowdown, Subject
 from radt.frontend.pages.page import attributes, run_link
 from radt.frontend.theme import Scheme, colour
 from radt.model import RunStatus
+from radt.parts import agreement, from_tag
+from radt.tags import CLUSTER_PARTS
 
 _NAIVE = "-"
 _LIKE_SOLO = 0.005
@@ -99,7 +101,7 @@ def facts_bar(
     return facts
 
 
-def notes(subject: Subject) -> list[Component]:
+def notes(subject: Subject, tags: Mapping[str, Mapping[str, str]]) -> list[Component]:
     """Return the notes that limit how far the numbers can be trusted."""
     lines = []
     profiled = [run for run in subject.workload.runs if run.profiled]
@@ -110,6 +112,9 @@ def notes(subject: Subject) -> list[Component]:
     if pruned:
         names = ", ".join(name_of(run) for run in pruned)
         lines.append(f"Samples of {names} were thinned later: {pruned[0].pruned}.")
+    of_nodes = [tags.get(run.run_id, {}).get(CLUSTER_PARTS, "") for run in subject.workload.runs]
+    if parts := [part for tag in of_nodes for part in from_tag(tag)]:
+        lines.append(f"Ran {agreement(parts)}.")
     if subject.left_out:
         lines.append(f"{units.plural(subject.left_out, 'more run')} of this workload not shown.")
     return [html.P(line, className="workload-note") for line in lines]

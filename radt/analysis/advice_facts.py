@@ -155,6 +155,8 @@ def _run_facts(
     own = f"gpu{run.devices}" if run.devices.isdigit() else ""
     by_metric: dict[str, list[SummaryRecord]] = {}
     for summary in series:
+        if summary.series.node:
+            continue  # another node of the run, which is not on the devices here
         entity = summary.series.entity
         # Other GPUs' values do not belong to the run; a value without an entity belongs to its only
         # device.

@@ -11,6 +11,7 @@ from radt.analysis.baselines import Baseline
 from radt.analysis.recording import Environment, RunRecording
 from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
+from radt.parts import agreement
 from radt.store.records import RunRecord, WorkloadRecord
 
 #: Runs that start further apart do not count as starting together.
@@ -73,6 +74,7 @@ def footnotes(
         sentence
         for sentences in (
             _skew(named),
+            _parts(named),
             _concerning(
                 named,
                 lambda workload: len({run.host for run in workload.runs}) > 1,
@@ -129,6 +131,21 @@ def _skew(workloads: _Named) -> Iterator[str]:
         yield f"Runs started more than {units.duration(SKEW_LIMIT_S)} apart: {skews}."
     if unknown:
         yield f"The start skew is unknown: {_listed(unknown)}."
+
+
+def _parts(workloads: _Named) -> Iterator[str]:
+    """Yield how well the clocks of nodes agree that runs were spread over."""
+    for name, workload in workloads:
+        parts = [part for run in workload.runs for part in workload.recordings[run.run_id].parts]
+        if parts:
+            skews = [
+                start.start_skew_ns
+                for attempt in workload.repeats
+                if (start := workload.starts.get(attempt.runs[0].workload_id)) is not None
+                and start.start_skew_ns is not None
+            ]
+            began = f" It began on all within {units.duration(max(skews) / 1e9)}." if skews else ""
+            yield f"{name} ran {agreement(parts)}.{began}"
 
 
 def _baselines(workloads: _Named) -> Iterator[str]:

@@ -16,17 +16,30 @@ from radt.analysis.quantities import Combine
 from radt.analysis.reading import GaugeStats, Key, gauge_stats, of_runs, rows_of, series_of
 from radt.analysis.stretches import EARLIEST_NS, LATEST_NS, Within
 from radt.model import MarkerKind, RunStatus
+from radt.parts import RunPart, from_tag
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, RunRecord, SeriesRecord
 from radt.store.tables import LEDGERS
-from radt.tags import DRIVER, GIT_COMMIT, GPUS, PRUNED, PYTHON, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+from radt.tags import (
+    CLUSTER_PARTS,
+    DRIVER,
+    GIT_COMMIT,
+    GPUS,
+    PRUNED,
+    PYTHON,
+    TRACKER_CPU_S,
+    TRACKER_JOURNAL_BYTES,
+)
 
 #: Below this share of the expected samples, means and peaks may be wrong.
 COMPLETE = 0.99
 #: Suffixes of the events that `radt.collector` records of listeners and of itself.
 _ERRORS = ("restarted", "dropped", "unavailable", "unreadable")
 
-_TAGS = (GIT_COMMIT, GPUS, PYTHON, DRIVER, PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES)
+_TAGS = (
+    *(GIT_COMMIT, GPUS, PYTHON, DRIVER, PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES),
+    CLUSTER_PARTS,
+)
 
 _EPOCHS = of_runs(
     "SELECT run_id, COUNT(*), MIN(end_ns), MAX(end_ns) FROM marker WHERE run_id IN :ids "
@@ -107,6 +120,7 @@ class RunRecording:
             for all runs that it recorded; None if unknown.
         journal_bytes: Size of the journals of the script's processes; None if unknown.
         shortage: The exhausted memory; None for other ends, and without a GPU.
+        parts: Where the run was spread over several nodes: its parts on all but the first.
     """
 
     epochs: Epochs = Epochs()
@@ -117,6 +131,7 @@ class RunRecording:
     tracker_cpu_s: float | None = None
     journal_bytes: int | None = None
     shortage: MemoryShortage | None = None
+    parts: tuple[RunPart, ...] = ()
 
     @property
     def incomplete(self) -> list[tuple[str, float]]:
@@ -165,6 +180,7 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
             _number(own.get(TRACKER_CPU_S, "")),
             None if journal_bytes is None else int(journal_bytes),
             shortages.get(run_id),
+            from_tag(own.get(CLUSTER_PARTS, "")),
         )
     return recordings
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from radt.cluster.shipping import OUTPUT_LOG, CargoKind, cargo_in
+from radt.cluster.merging import part_of_run
+from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, CargoKind, cargo_in
 from radt.cluster.spool import Attempt, JobKey, Spool
 from radt.collector.client import CollectorClient
 from radt.delivery.archive.importing import Adoption, import_archive
@@ -166,9 +167,11 @@ class Collection:
     def _collect_attempt(self, job: JobKey, attempt: Attempt, look: _Look) -> None:
         view = attempt.view()  # asked first: all that it knows of was sent before
         left = False
-        for folder in attempt.run_folders():
+        nodes = {0: attempt} | attempt.parts()
+        folders = [(node, folder) for node, of in nodes.items() for folder in of.run_folders()]
+        for node, folder in folders:
             try:
-                left |= self._collect_run(folder, look)
+                left |= self._collect_run(folder, look, node)
             except FileNotFoundError:  # the node has just put one file in the place of several
                 left = True
             except (RadtError, OSError, tarfile.TarError) as error:
@@ -248,8 +251,8 @@ class Collection:
 
     # Runs -----------------------------------------------------------------------------------------
 
-    def _collect_run(self, folder: Path, look: _Look) -> bool:
-        """Take what has come of a run; return whether anything of it is left.
+    def _collect_run(self, folder: Path, look: _Look, node: int) -> bool:
+        """Take what has come of a run from a node; return whether anything of it is left.
 
         Raises:
             RadtError: Something of it cannot be taken now.
@@ -260,14 +263,14 @@ class Collection:
         # Before the run's end, after which the deliverers look for files: they find them then.
         for cargo in waiting:
             if cargo.kind is CargoKind.FILES:
-                self._take_files(folder / cargo.name, run_dir)
+                self._take_files(folder / cargo.name, run_dir, node)
                 look.runs[folder.name] = None
         whole = max((c.number for c in waiting if c.kind is CargoKind.WHOLE), default=0)
         for cargo in waiting:
             if cargo.kind is CargoKind.FILES:
                 continue
             if cargo.number >= whole:
-                self._take_archive(folder / cargo.name, run_dir)
+                self._take_archive(folder / cargo.name, run_dir, node)
                 look.runs[folder.name] = None
             else:
                 (folder / cargo.name).unlink(missing_ok=True)
@@ -275,19 +278,22 @@ class Collection:
             folder.rmdir()
         return False
 
-    def _take_files(self, file: Path, run_dir: RunDir) -> None:
+    def _take_files(self, file: Path, run_dir: RunDir, node: int) -> None:
         self._home.create()
         run_dir.create()
         with _unpacked(file, run_dir) as unpacked:
             for source, name in unpacked.files():
                 target = run_dir.output_log if name == OUTPUT_LOG else run_dir.path / name
+                if node:
+                    inside = name.removeprefix(f"{ARTIFACTS}/")
+                    target = run_dir.artifacts / f"node-{node}" / inside
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
         writer, reader = self._store()
         self._deliver_again(reader, writer, run_dir.path.name)
         file.unlink(missing_ok=True)
 
-    def _take_archive(self, file: Path, run_dir: RunDir) -> None:
+    def _take_archive(self, file: Path, run_dir: RunDir, node: int) -> None:
         self._home.create()
         run_dir.create()
         with _unpacked(file, run_dir) as unpacked:
@@ -300,15 +306,19 @@ class Collection:
             adoption = None
             if not self._nodes_deliver:
                 adoption = Adoption(run_dir.path, self._tracking_uri)
+            tags = manifest.tags or {}
+            archive = Archive(LocalFolder(unpacked.path), manifest)
+            is_part = node > 0 and PARENT not in tags  # a child is a run of one node's process
             import_archive(
-                Archive(LocalFolder(unpacked.path), manifest),
+                part_of_run(archive, node) if is_part else archive,
                 writer,
                 parts=frozenset(name for _, name in unpacked.files()),
                 adoption=adoption,
+                is_part=is_part,
             )
             self._deliver_again(reader, writer, manifest.run.run_id)
         if self._runs is not None:
-            job = (manifest.tags or {}).get(CLUSTER_JOB, "")
+            job = tags.get(CLUSTER_JOB, "")
             self._runs.setdefault(job, set()).add(manifest.run.run_id)
         file.unlink(missing_ok=True)
 

@@ -10,27 +10,26 @@ The exit code is 0 if all rows of the job have finished.
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import platform
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
 from radt import __version__, settings
+from radt.cluster.firstnode import FirstNode
 from radt.cluster.gpus import allocated_machine
+from radt.cluster.node import NodeStop, engine_job_id, node_name, node_number, this_start
 from radt.cluster.nodeplace import COLLECTOR_GRACE_S, NodePlace, end_collector
 from radt.cluster.nodeplan import Carried, options_of, planned, series_of
+from radt.cluster.othernode import OtherNode
 from radt.cluster.pulse import NodeStatuses, Pulse
 from radt.cluster.shipping import Shipper
-from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, Attempt, JobKey, Spool, Start
+from radt.cluster.spool import MOST_ATTEMPTS, Attempt, JobKey, Spool
 from radt.collector.client import hurry_uploads
 from radt.collector.leftovers import drain_leftovers
 from radt.delivery.backlog import backlogs
@@ -51,10 +50,8 @@ from radt.home import (
 from radt.inventory import read_hardware
 from radt.model import RunStatus
 from radt.paths import is_database
-from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.notify import Notifier
-from radt.runner.outcome import STOPPED
 from radt.runner.pending import PendingWorkload, Settled, pending_workloads
 from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
@@ -65,6 +62,7 @@ from radt.tags import (
     CLUSTER_JOB,
     CLUSTER_JOB_ID,
     CLUSTER_NODE,
+    CLUSTER_NODES,
     CLUSTER_SUBMISSION,
 )
 
@@ -76,46 +74,6 @@ DELIVERY_S = 120.0
 LAST_WORD_S = 5.0
 _POLL_S = 0.1
 _COLUMNS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What a signal means, and how long the job may take to end then."""
-
-    reason: str
-    grace_s: float
-
-
-#: Slurm sends SIGTERM `KillWait` before it kills, 30 s by default, and SIGUSR1 as long before the
-#: time limit as it was asked to, 120 s, give or take a minute.
-NOTICES: Mapping[int, Notice] = {
-    signal.SIGUSR1: Notice(TIME_LIMIT, 55.0),
-    signal.SIGTERM: Notice(PREEMPTED, 22.0),
-    signal.SIGINT: Notice(STOPPED, 22.0),
-}
-
-
-class NodeStop(StopRequest):
-    """How a job is asked to end: by the engine's signals, or by a newer attempt."""
-
-    #: A profiler's report is not worth the rest: the engine kills soon.
-    patience_s = 0.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: When all of the job has to be over, by the monotonic clock.
-        self.deadline_s = math.inf
-
-    def take_signals(self) -> None:
-        """Have signals ask from here on; in the main thread. Sent again, they change nothing."""
-        for number in NOTICES:
-            signal.signal(number, self._notice)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    def _notice(self, number: int, _frame: FrameType | None) -> None:
-        notice = NOTICES[number]
-        self.deadline_s = min(self.deadline_s, time.monotonic() + notice.grace_s)
-        self.request_once(notice.reason)
 
 
 @dataclass(slots=True)
@@ -147,6 +105,7 @@ class NodeRunner:
         self._submission = spool.submission
         self._job = job
         self._stop = stop
+        self._shape = spool.submission.arrays[job.array].shape
         self._superseded_by = 0
 
     def run(self) -> int:
@@ -160,6 +119,8 @@ class NodeRunner:
         work = self._work(known)
         if work.is_done:
             return work.code
+        if self._shape.nodes > 1 and (number := node_number()):
+            return self._join(number, work)
         attempt = self._claimed()
         if attempt.number > len(known) + 1:  # the folder had shown an old state of itself
             work = self._work(self._spool.attempts(self._job, attempt.number - 1))
@@ -174,7 +135,20 @@ class NodeRunner:
             return self._refuse(attempt, carried, held)
         if work.plan is None:
             return self._refuse(attempt, carried, self._spool.unfit(work.problem))
-        return self._run(attempt, carried, work.plan, work.pending, work.machine)
+        team, nodes = None, self._shape.nodes
+        if nodes > 1:
+            team = FirstNode(attempt, carried.rows, nodes, self._stop, self._spool.unfit)
+        return self._run(attempt, carried, work.plan, work.pending, work.machine, team)
+
+    def _join(self, number: int, work: Work) -> int:
+        """Run the parts of another node than the job's first, which has claimed the attempt."""
+        team = OtherNode.joined(self._spool, self._job, number, work.problem, self._stop)
+        if team is None:
+            return 1
+        carried = Carried(team.rows)
+        plan = planned(self._spool, self._job, work.machine, carried)
+        pending = pending_workloads(plan, options_of(self._submission))
+        return self._run(team.attempt.part(number), carried, plan, pending, work.machine, team)
 
     # Before anything runs -------------------------------------------------------------------------
 
@@ -183,7 +157,7 @@ class NodeRunner:
         work = Work(Carried.of([attempt.view() for attempt in before]))
         try:
             self._check()
-            work.machine = allocated_machine(self._submission.arrays[self._job.array].shape.gpus)
+            work.machine = allocated_machine(self._shape.gpus)
             work.plan = planned(self._spool, self._job, work.machine, work.carried)
             work.pending = pending_workloads(work.plan, options_of(self._submission))
         except RadtError as error:
@@ -211,11 +185,9 @@ class NodeRunner:
             )
 
     def _claimed(self) -> Attempt:
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        start = Start(node_name(), engine_job_id(), os.getpid(), __version__, restarts)
         try:
             attempt = self._spool.claim(self._job)
-            attempt.begin(start)
+            attempt.begin(this_start())
         except OSError as error:
             raise ClusterError(
                 f"cannot write into {self._spool.path} on {node_name()}: {error.strerror}",
@@ -241,9 +213,14 @@ class NodeRunner:
         plan: ExperimentPlan,
         pending: Sequence[PendingWorkload],
         machine: Machine,
+        team: FirstNode | OtherNode | None,
     ) -> int:
         statuses = NodeStatuses(carried.rows, carried.kept)
+        on_arrived = statuses.arrived
         name = f"{self._submission.submission_id}-{self._job}.{attempt.number}"
+        if team is not None:
+            team.on_arrived, on_arrived = statuses.arrived, team.arrived
+            name += f".{team.number}"
         with NodePlace.made(name) as place:
             self._set_environment(place)
             shipper = Shipper(
@@ -251,7 +228,7 @@ class NodeRunner:
                 attempt,
                 settings.variable(settings.CLUSTER_PART_S, os.environ).value,
                 with_files=not self._submission.reaches_mlflow,
-                on_arrived=statuses.arrived,
+                on_arrived=on_arrived,
             )
             pulse = Pulse(
                 self._spool,
@@ -265,6 +242,8 @@ class NodeRunner:
             pulse.start()
             reason = "radt stopped on an error"
             try:
+                if team is not None:
+                    team.start()
                 with (
                     place.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
@@ -275,6 +254,7 @@ class NodeRunner:
                         explicit_tracking_uri=self._uri(TRACKING_VARIABLE, NO_MLFLOW),
                         explicit_store_uri=self._uri(STORE_VARIABLE, NO_POSTGRES),
                         tags=self._tags(attempt),
+                        spread=team,
                     ) as session,
                     closing(Notifier("", output.say)) as notifier,
                 ):
@@ -294,9 +274,11 @@ class NodeRunner:
                     self._wait_until_delivered(session)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
             except RadtError as error:
-                reason = str(error)
+                reason = self._stop.reason if self._stop else str(error)
             finally:
-                self._hand_over(place, shipper, pulse, statuses, reason)
+                self._hand_over(place, shipper, pulse, statuses, reason, team)
+                if team is not None:
+                    team.close()
         is_done = not self._superseded_by and _has_finished(statuses.rows)
         return 0 if is_done else 1
 
@@ -326,6 +308,8 @@ class NodeRunner:
             CLUSTER_NODE: node_name(),
             CLUSTER_HARDWARE: read_hardware().kind,
         }
+        if self._shape.nodes > 1:
+            tags[CLUSTER_NODES] = str(self._shape.nodes)
         return tags | ({CLUSTER_JOB_ID: job_id} if (job_id := engine_job_id()) else {})
 
     def _superseded(self, newest: int, shipper: Shipper) -> None:
@@ -365,6 +349,7 @@ class NodeRunner:
         pulse: Pulse,
         statuses: NodeStatuses,
         reason: str,
+        team: FirstNode | OtherNode | None,
     ) -> None:
         """Bring all that is left into the shared folder, and say how the job ended."""
         with suppress(OSError):  # the node's disk is full; the end says what could not be sent
@@ -383,6 +368,9 @@ class NodeRunner:
             except OSError as error:
                 where += f" until the next job there ({error.strerror})"
             unsent = f"not all was sent, and is in {where}: {unsent}"
+        if team is not None:
+            unsent = team.finish(reason, unsent, deadline_s)
+        if unsent:
             statuses.lose(unsent)
         least_s = time.monotonic() + LAST_WORD_S
         if not pulse.finish(reason or unsent, lambda: max(least_s, deadline_s())):
@@ -406,17 +394,6 @@ class Deadline:
 
 def _has_finished(rows: Mapping[int, RowStatus]) -> bool:
     return all(parse_status(row.text) is RunStatus.FINISHED for row in rows.values())
-
-
-def node_name() -> str:
-    """Return what the engine calls this node."""
-    return os.environ.get("SLURMD_NODENAME") or platform.node()
-
-
-def engine_job_id() -> str:
-    """Return the engine's id of this job, such as ``1234_7``; "" outside of one."""
-    array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
-    return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID", "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -86,7 +86,9 @@ set -u
 "$python" -P -c 'import radt.cluster' || unfit "$python cannot import radt"
 [ -z "$asked" ] || exit 1
 
-srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --export=ALL --input=none \\
+nodes=${{SLURM_JOB_NUM_NODES:-1}}
+srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --export=ALL --input=none \\
+    --kill-on-bad-exit=0 --wait=0 \\
     --cpus-per-task="${{SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}}" \\
     "$python" -P -m radt.cluster.noderunner "$folder" {array} "${{{index}}}" &
 step=$!

@@ -13,7 +13,7 @@ from typing import Any
 
 from radt.cluster.engine import ArrayRequest, Engine
 from radt.cluster.script import check_setup
-from radt.cluster.settings import ClusterSettings
+from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
 from radt.errors import (
     ClusterError,
@@ -135,7 +135,10 @@ def shape_of(workload: WorkloadPlan, settings: ClusterSettings, *, repeats: int 
 
 
 def shape_text(shape: Shape) -> str:
-    """Return a shape for people: ``2× a100, 8 CPUs, 64 GB, 4 h, partition gpu, exclusive``."""
+    """Return a shape for people: ``2× a100, 8 CPUs, 64 GB, 4 h, partition gpu, exclusive``.
+
+    Of several nodes it begins with their number; the rest is what each has.
+    """
     kind = shape.gpu_type or ("GPU" if shape.gpus == 1 else "GPUs")
     parts = [
         f"{shape.gpus}× {kind}" if shape.gpu_type else f"{shape.gpus} {kind}",
@@ -146,7 +149,8 @@ def shape_text(shape: Shape) -> str:
         "exclusive" if shape.exclusive else "",
         f"on {shape.node}" if shape.node else "",
     ]
-    return ", ".join(filter(None, parts if shape.gpus else ["no GPU", *parts[1:]]))
+    nodes = f"{shape.nodes} nodes" if shape.nodes > 1 else ""
+    return ", ".join(filter(None, [nodes, *(parts if shape.gpus else ["no GPU", *parts[1:]])]))
 
 
 def shape_conflicts(workload: WorkloadPlan, settings: ClusterSettings) -> Iterator[Conflict]:
@@ -156,12 +160,13 @@ def shape_conflicts(workload: WorkloadPlan, settings: ClusterSettings) -> Iterat
     if disagreements:
         return
     asked = _merged(workload)
-    if (asked.nodes or 1) > 1:
+    if (asked.nodes or 1) > 1 and settings.record is Recording.DIRECT:
         yield _conflict(
             workload.runs,
             Column.NODES,
-            f"a workload runs on one node as yet, not on {asked.nodes}",
-            "Write 1, or leave Nodes empty",
+            f"runs on {asked.nodes} nodes are put together on the submit host, and "
+            f'record = "{Recording.DIRECT}" in {settings.source} goes past it',
+            f'Write record = "{Recording.FOLDER}" there',
         )
     divided = [run for run in workload.runs if run.collocation.mig is not None]
     if divided:

@@ -14,6 +14,8 @@
     │   ├── beat.41               renamed every 10 s: somebody is at work
     │   ├── statuses.3.json       of the rows so far; the last one says that it has ended
     │   ├── output.log            of the runner
+    │   ├── meeting.json          address and secret of the first node, until the others have come
+    │   ├── nodes/1/              the same of another node of a job that has several
     │   └── runs/RUN_ID/          what is new of a run, until the submit host has it
     │       ├── part.4.tar        parts of its archive that part.3.tar had not, and the manifest
     │       ├── whole.9.tar       the same with all parts: part.1.tar to part.8.tar are not needed
@@ -193,9 +195,9 @@ class AttemptView:
 class Attempt:
     """The folder of one start of a job; its node is the only writer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int | None = None) -> None:
         self.path = path
-        self.number = int(path.name)
+        self.number = int(path.name) if number is None else number
         self._beats = 0
         self._written = 0
 
@@ -210,6 +212,18 @@ class Attempt:
     def run_folders(self) -> Sequence[Path]:
         folder = self.path / "runs"
         return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def part(self, node: int) -> Attempt:
+        """Make the folder of another node, which writes into it what the first one does here."""
+        path = self.path / "nodes" / str(node)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Attempt(path, self.number)
+
+    def parts(self) -> dict[int, Attempt]:
+        """The folders of other nodes, by number."""
+        folder = self.path / "nodes"
+        names = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []
+        return {int(name): Attempt(folder / name, self.number) for name in names}
 
     def begin(self, start: Start) -> None:
         put(self.path / "start.json", json.dumps(asdict(start)))

@@ -27,7 +27,13 @@ from radt.experiment.resources import (
     parse_nodes,
     parse_time,
 )
-from radt.experiment.templates import BARRED, LETTER_PLACEHOLDER, Mappings, Placeholders
+from radt.experiment.templates import (
+    AT_START,
+    BARRED,
+    LETTER_PLACEHOLDER,
+    Mappings,
+    Placeholders,
+)
 from radt.listeners.api import Profiler, Registry, probed
 from radt.model import ListenerChoice
 from radt.paths import expanded, lookups
@@ -267,6 +273,7 @@ class RowCheck:
         values: dict[str, str] = {
             column: self._row.text(column).strip() for column in self._row.values
         }
+        values |= {name: f"{{{name}}}" for name in AT_START}
         values |= self._row.logged
         values |= {
             Column.EXPERIMENT: self._spot.experiment,

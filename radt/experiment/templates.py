@@ -22,6 +22,9 @@ from radt.setting_values import SETTINGS_NAME, SettingsFile, find_settings
 #: Stands in the commands of ``[models]`` for each word of the row's Params.
 PARAMS_PLACEHOLDER = Column.PARAMS
 LETTER_PLACEHOLDER = "Letter"
+NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER = "Node", Column.NODES, "Master"
+#: Known when the row starts (`radt.runner.spread.placed`), and left as they are until then.
+AT_START = (NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER)
 #: What changes from start to start, and what is itself being filled.
 BARRED = WRITTEN | {Column.PARAMS}
 
@@ -64,6 +67,8 @@ class Placeholders:
 
         def filled(match: re.Match[str]) -> str:
             kept = match["kept"]
+            if kept is not None and kept.lower() in map(str.lower, AT_START):
+                return match[0]
             if kept is not None:
                 return f"{{{kept}}}" if self._means_a_column(kept) else match[0]
             name = match["name"]

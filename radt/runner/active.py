@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -175,6 +175,7 @@ class ActiveRun:
     dismissed_ns: int | None = None
     started_monotonic_s: float | None = None
     outcome: RunOutcome | None = None
+    exit_code: int | None = None
     _urgency: int = 0
 
     @property
@@ -336,6 +337,8 @@ class ActiveWorkload:
     ) -> None:
         """Record a row's end everywhere; what cannot be reached hears of it later.
 
+        With several nodes it is the end of a part; `settle` records that of the run.
+
         Args:
             in_file: Whether the experiment file has the row.
         """
@@ -353,13 +356,11 @@ class ActiveWorkload:
             tail=tail,
             log=row.recorded.run_dir.output_log if row.process is not None else None,
         )
-        try:
-            if row.mlflow_run_id is None and self.session.tracking_uri:
-                row.mlflow_run_id = self.session.reader.run(row.run_id).mlflow_run_id
-            self.write({row: ending} if in_file else {})
-        except RadtError as error:  # the next write tries again
-            self.session.console.say(f"  {error}", style="red")
-        self.recording.finished(row.run_id, ending.status, exit_code, ending.reason)
+        row.exit_code = exit_code
+        if self.session.spread is None:
+            self._record_end(row, ending, in_file=in_file)
+        else:
+            self.session.spread.ended(row.letter, ending)
         if self.context is not None:
             self.context.gone(row.run_id)
         # If the user has stopped all, they have been asked to end already.
@@ -367,6 +368,31 @@ class ActiveWorkload:
             for other in self.rows:
                 why = f"row {row.letter} is {ending.status} (--fail-fast)"
                 other.stop(RunEnd(RunStatus.KILLED, why))
+
+    def settle(self) -> None:
+        """Record the ends of runs that are spread over several nodes, once all parts have one."""
+        if (spread := self.session.spread) is None:
+            return
+        endings = spread.settle()
+        for row in self.rows:
+            ending = endings[row.letter]
+            assert row.outcome is not None
+            if (row.outcome.status, row.outcome.reason) != (ending.status, ending.reason):
+                # It is the end of another node's part.
+                row.exit_code = None
+            row.outcome = replace(row.outcome, status=ending.status, reason=ending.reason)
+            row.view.status, row.view.detail = ending.status, ending.reason
+            self.recording.tags(row.run_id, dict(spread.tags))
+            self._record_end(row, ending)
+
+    def _record_end(self, row: ActiveRun, ending: RunEnd, *, in_file: bool = True) -> None:
+        try:
+            if row.mlflow_run_id is None and self.session.tracking_uri:
+                row.mlflow_run_id = self.session.reader.run(row.run_id).mlflow_run_id
+            self.write({row: ending} if in_file else {})
+        except RadtError as error:  # the next write tries again
+            self.session.console.say(f"  {error}", style="red")
+        self.recording.finished(row.run_id, ending.status, row.exit_code, ending.reason)
 
     def signal(self, row: ActiveRun, number: signal.Signals) -> None:
         """Send a signal to a row's processes; an MPS client is taken off its server before."""

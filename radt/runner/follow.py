@@ -48,6 +48,7 @@ class Follower:
             if event is not None and event.row.outcome is None:
                 self._ended(event)
             self._dismiss_services()
+            self._end_with_others()
             self._send_signals()
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + TICK_S
@@ -139,6 +140,13 @@ class Follower:
             return
         for row in workload.rows:
             row.dismiss()
+
+    def _end_with_others(self) -> None:
+        """Begin to end the parts here of runs that have failed on another node."""
+        if (spread := self._workload.session.spread) is not None:
+            for row in self._workload.rows:
+                if (ending := spread.failed.get(row.letter)) is not None:
+                    row.stop(RunEnd(RunStatus.KILLED, ending.reason))
 
     def _send_signals(self) -> None:
         """Pass on what the user asked for, and what is due to rows that radt itself ends."""

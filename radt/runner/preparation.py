@@ -99,11 +99,16 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
 
     Raises:
         StoreError: The runs' folders cannot be made.
+        ClusterError: The first of several nodes is gone.
     """
-    workload_id = uuid.uuid4().hex
-    registry = load()
+    rows, registry = pending.plan.runs, load()
+    if session.spread is None:
+        workload_id, run_ids = uuid.uuid4().hex, {row.letter: uuid.uuid4().hex for row in rows}
+    else:
+        shared = session.spread.begin([row.letter for row in rows])
+        workload_id, run_ids = shared.workload_id, dict(shared.run_ids)
     runs: Sequence[RecordedRun] = [
-        _with_folder(session, row, Profilers.of(row, registry)) for row in pending.plan.runs
+        _with_folder(session, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
     ]
     runs, problem = _record(session, pending, runs, workload_id, series_id)
     warnings = _register(session, runs)
@@ -125,8 +130,7 @@ def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
     return Path(row.params[at]).stem, row.params[at + 1 :]
 
 
-def _with_folder(session: Session, row: RunPlan, profilers: Profilers) -> RecordedRun:
-    run_id = uuid.uuid4().hex
+def _with_folder(session: Session, row: RunPlan, run_id: str, profilers: Profilers) -> RecordedRun:
     folder = session.home.run_dir(run_id)
     try:
         run = RecordedRun(row, run_id, folder.create(), profilers)

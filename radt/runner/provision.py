@@ -32,6 +32,7 @@ from radt.runner.command import (
 )
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
 from radt.runner.recording import Session
+from radt.runner.spread import placed
 from radt.tags import CPUS
 
 Say = Callable[[str], None]
@@ -126,7 +127,7 @@ class Provision:
     def _startable(
         self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
     ) -> LaunchSpec:
-        row = run.plan
+        row = placed(run.plan, extra)
         identity = RunIdentity(
             run_id=run.run_id,
             spool=run.run_dir.path,

@@ -25,6 +25,7 @@ from radt.runner.console import RunConsole
 from radt.store.peek import is_settled
 
 if TYPE_CHECKING:
+    from radt.runner.spread import Spread
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
 
@@ -89,7 +90,7 @@ class Session:
     """See the module's text. ``shown_warnings`` are not shown a second time.
 
     ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
-    ``tags`` are those of all its runs.
+    ``tags`` are those of all its runs. ``spread`` are the other nodes, where each run has several.
     ``was_settled`` says that all runs in the store had ended when the session began. The store is
     opened when it is first used (`radt.store.peek` says why).
     """
@@ -105,6 +106,7 @@ class Session:
     presence: Presence
     was_settled: bool
     tags: Mapping[str, str] = field(default_factory=dict)
+    spread: Spread | None = None
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -158,6 +160,7 @@ def open_session(
     explicit_store_uri: str | None = None,
     start_options: str = "",
     tags: Mapping[str, str] | None = None,
+    spread: Spread | None = None,
     client: CollectorClient | None = None,
 ) -> Iterator[Session]:
     """Everything open and running, closed again at the end.
@@ -166,6 +169,7 @@ def open_session(
 
     Args:
         tags: Of all runs of the session.
+        spread: The other nodes, where each run has several.
         client: One that was begun early (`CollectorClient.for_runner`), and is the session's now.
 
     Raises:
@@ -186,6 +190,7 @@ def open_session(
         presence=presence,
         was_settled=is_settled(home.store_path),
         tags=tags or {},
+        spread=spread,
     )
     with closing(session):
         if not session.was_settled:

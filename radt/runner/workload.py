@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -33,6 +33,8 @@ from radt.usage import usage_file
 
 READY_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 30.0
+#: A sleep ends so much too late: the rest of the time until nodes let go is waited without one.
+_SPIN_NS = 500_000
 
 T = TypeVar("T")
 
@@ -53,8 +55,13 @@ def start_together(workload: ActiveWorkload) -> None:
             row.view.status = RunStatus.RUNNING
             row.started_monotonic_s = released[row.run_id] / 1e9
             row.view.started_monotonic_s = row.started_monotonic_s
+    everywhere: Mapping[str, int] = released
+    if (spread := workload.session.spread) is not None:
+        everywhere = spread.released(released)
+        for row in workload.rows:
+            workload.recording.tags(row.run_id, dict(spread.tags))
     if workload.context is None:
-        workload.record_barrier(released)
+        workload.record_barrier(everywhere)
 
 
 def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
@@ -66,9 +73,14 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         for row in workload.rows:
             _guarded(workload, row, lambda active: active.running.wait_ready(READY_TIMEOUT_S))
         # What is to end already ends where it stands: Ctrl-C, or a failed start with --fail-fast.
-        if workload.stop or any(row.verdict is not None for row in workload.rows):
+        spread = workload.session.spread
+        opens_ns = None if spread is None else spread.meet()
+        is_off = spread is not None and opens_ns is None
+        if is_off or workload.stop or any(row.verdict is not None for row in workload.rows):
             workload.kill_all()
             return {}
+        while opens_ns is not None and (left_ns := opens_ns - time.monotonic_ns()) > 0:
+            time.sleep(max(0, left_ns - _SPIN_NS) / 1e9)
         barrier.release()
         stamps = {
             row.run_id: _guarded(
@@ -178,6 +190,8 @@ class WorkloadRunner:
                     self._session.shown_warnings.add(warning)
                     active.say(warning)
             self._stop.on_request = active.wake
+            if self._session.spread is not None:
+                self._session.spread.on_news = active.wake
             problem = ""
             try:
                 self._run(active, recorded)
@@ -295,7 +309,9 @@ class WorkloadRunner:
             # Limits are of training; a service goes on as long as somebody trains.
             own = {} if row.is_service else limits
             barrier = active.context.variables(row.run_id) if active.context else {}
-            row.startable = active.provision.startable(row.recorded, mlflow, own | barrier)
+            spread = self._session.spread
+            nodes = dict(spread.variables(row.letter)) if spread is not None else {}
+            row.startable = active.provision.startable(row.recorded, mlflow, own | barrier | nodes)
             tags = active.provision.tags(row.letter)
             if (profiling := row.startable.profiling) is not None and profiling.notices:
                 tags[PROFILER_NOTICE] = "; ".join(profiling.notices)
@@ -308,6 +324,7 @@ class WorkloadRunner:
         for row in active.rows:
             if row.outcome is None:
                 active.end(row, RunEnd(RunStatus.KILLED, reason))
+        active.settle()
         if active.context is not None:
             active.context.close()
         for problem in active.provision.tear_down():

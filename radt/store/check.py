@@ -21,7 +21,7 @@ from radt.errors import CodecError
 from radt.model import SOFTWARE
 from radt.store import chunks
 from radt.store.reader import StoreReader
-from radt.store.records import Int64Array, Samples
+from radt.store.records import Int64Array, Samples, node_of
 
 
 class Trouble(StrEnum):
@@ -122,7 +122,8 @@ _NEXT_RUNS = text(
     "SELECT run_id, ended_ns IS NOT NULL FROM run WHERE run_id > :after ORDER BY run_id LIMIT :some"
 )
 _SERIES = text(
-    "SELECT run_id, series_no, listener, interval_s IS NOT NULL FROM series WHERE run_id IN :ids"
+    "SELECT run_id, series_no, listener, interval_s IS NOT NULL, entity FROM series "
+    "WHERE run_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
 _CHUNKS = text(
     "SELECT run_id, series_no, SUM(point_count), COUNT(*), MIN(chunk_no), MAX(chunk_no) "
@@ -244,8 +245,8 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
     """Yield the inconsistencies of a group of runs."""
     ids = {"ids": list(runs)}
     listeners: dict[tuple[str, int], tuple[str, bool]] = {
-        (run_id, number): (listener, bool(regular))
-        for run_id, number, listener, regular in connection.execute(_SERIES, ids)
+        (run_id, number): (_ledger_name(number, listener, entity), bool(regular))
+        for run_id, number, listener, regular, entity in connection.execute(_SERIES, ids)
     }
     points: dict[tuple[str, str], list[int]] = {}
     totals: dict[tuple[str, str], int] = {}
@@ -289,6 +290,12 @@ def _check_runs(connection: Connection, runs: dict[str, bool]) -> Iterator[Findi
                 yield Finding(Trouble.POINTS, f"run {run_id}, {listener}", cause, _BACKUP, run_id)
 
 
+def _ledger_name(series_no: int, listener: str, entity: str) -> str:
+    """Return whose ledger counts a series: each node of a run has listeners of its own."""
+    node = node_of(series_no, entity)
+    return f"{node}/{listener}" if node else listener
+
+
 def _received_cause(
     listener: str, received: int, points: Sequence[int], total: int, has_gaps: bool
 ) -> str:
@@ -297,7 +304,7 @@ def _received_cause(
     Each reading adds at most one point to most series. A reading that adds none to any series is
     covered by a gap with its reason.
     """
-    if listener == SOFTWARE:
+    if listener.rpartition("/")[2] == SOFTWARE:
         return f"{received:,} values were logged, {total:,} are stored" if total < received else ""
     if not points:
         # A listener without regular series only yields values now and then.

@@ -80,12 +80,22 @@ class RunRecord:
         return self.run_id == self.mlflow_run_id and not self.host
 
 
+#: Series of the second node of a run have numbers from here on, of the third from twice that.
+SERIES_OF_A_NODE = 100_000
+
+
+def node_of(series_no: int, entity: str) -> str:
+    """Return the node whose series it is; "" for the run's first one, of which it has the host."""
+    return entity.partition("/")[0] if series_no >= SERIES_OF_A_NODE else ""
+
+
 @dataclass(frozen=True, slots=True)
 class SeriesRecord:
     """One metric of one scope in one run.
 
     ``series_no`` counts from 0 within the run. ``entity`` names what was measured within the scope
-    (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one). ``interval_s`` is None for
+    (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one); on another node than the run's
+    first it begins with the node (``node2/gpu0``, or ``node2``). ``interval_s`` is None for
     script metrics and for irregular readings of a listener. ``method``, ``estimated`` and
     ``wraps_at`` come from the listener's `radt.listeners.api.Metric`.
     """
@@ -102,6 +112,21 @@ class SeriesRecord:
     method: str = ""
     estimated: bool = False
     wraps_at: float | None = None
+
+    @property
+    def node(self) -> str:
+        """The node it is of; "" for the first one."""
+        return node_of(self.series_no, self.entity)
+
+    @property
+    def entity_there(self) -> str:
+        """What was measured, without its node."""
+        return self.entity.partition("/")[2] if self.node else self.entity
+
+    @property
+    def counted_as(self) -> str:
+        """The listener as ledgers and gaps name it: each node has listeners of its own."""
+        return f"{self.node}/{self.listener}" if self.node else self.listener
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,11 @@ def totals_of(run: RunRecord, points: Iterable[tuple[SeriesRecord, Samples]]) ->
         if value is None:
             continue
         if record.listener == KERNEL:
-            totals[key_of(record)] = value
+            key = key_of(record)  # of a run on several nodes each has its own
+            if record.kind is SeriesKind.COUNTER:
+                totals[key] = totals.get(key, 0.0) + value
+            else:
+                totals[key] = max(totals.get(key, value), value)
         else:  # where two listeners read a device, the first counts
             grown[_ENERGY_KEYS[record.metric]].setdefault(record.entity, value)
     totals |= {key: sum(devices.values()) for key, devices in grown.items() if devices}

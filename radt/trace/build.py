@@ -183,7 +183,7 @@ class _Builder:
         holes_ns = [
             gap.start_ns
             for gap in self._gaps
-            if gap.listener == series.listener
+            if gap.listener == series.counted_as
             and ((gap.run_id, gap.series_no) in of_series or self._is_of_all(gap, curve))
         ]
         drawn = steps(samples, series, holes_ns, end_ns, limit)

@@ -193,11 +193,11 @@ def _foreign_reports(spool: Path) -> list[Path]:
 
 def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:
     """Return the process that shows a device, and the rest of the series' entity."""
-    host = f" of {record.host}" if record.host else ""
+    host = series.node or record.host
     if series.scope is Scope.HOST:
-        return f"host{f' {record.host}' if record.host else ''}", series.entity
-    card, _, part = series.entity.partition("/")
-    return f"{card or 'GPU'}{host}", part
+        return f"host {host}".rstrip(), series.entity_there
+    card, _, part = series.entity_there.partition("/")
+    return f"{card or 'GPU'}{f' of {host}' if host else ''}", part
 
 
 def _name(curves: Mapping[tuple[str, ...], Curve]) -> None:

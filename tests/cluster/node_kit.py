@@ -84,13 +84,14 @@ class Nodes:
         name: str = "20261125-120000-abcd",
         version: str = __version__,
         settings: Mapping[str, str] | None = None,
+        shape: Shape | None = None,
         **options: object,
     ) -> Spool:
         """Make a submission of one array, whose jobs have these workloads."""
         keys = tuple(tuple(WorkloadKey(experiment, label) for label in job) for job in jobs)
         submission = Submission(
             *(name, "slurm", os.path.realpath(file), "login", "me", version, sys.executable),
-            (JobArray(Shape(), keys),),
+            (JobArray(shape or Shape(), keys),),
             options,
             settings or {},
         )

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from radt.cluster.collecting import Collection, collect
+from radt.cluster.node import NodeStop
 from radt.cluster.nodeplace import NodePlace
-from radt.cluster.noderunner import NodeRunner, NodeStop
+from radt.cluster.noderunner import NodeRunner
 from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, JobKey, Start
 from radt.collector.client import CollectorClient
 from radt.experiment.status import RowStatus

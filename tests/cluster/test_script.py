@@ -127,6 +127,7 @@ def test_the_runner_is_a_step(bench: Bench) -> None:
     assert (code, output) == (0, "")
     assert bench.asked == [
         *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--export=ALL", "--input=none"),
+        *("--kill-on-bad-exit=0", "--wait=0"),
         *("--cpus-per-task=4", sys.executable, "-P", "-m", "radt.cluster.noderunner"),
         *(str(bench.spool.path), "0", "3"),
     ]

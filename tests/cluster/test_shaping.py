@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.cluster.engine import ArrayRequest
-from radt.cluster.settings import ClusterSettings
+from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
 from radt.cluster.shaping import arrays_for, ask_about, shape_text
 from radt.errors import ClusterError, EngineAwayError, ExperimentError, Problem, SubmitLimitError
@@ -205,6 +205,18 @@ def test_rows_of_a_workload_must_agree(problems: Problems) -> None:
     assert found[5].remedy == "Write the same into these cells, or fill only one of them"
 
 
+def test_runs_on_several_nodes_come_through_the_folder(arrays: Arrays, problems: Problems) -> None:
+    content = "File,Nodes\ntrain.py,2\n"
+
+    (array,) = arrays(content)
+    (problem,) = problems(content, replace(SITE, record=Recording.DIRECT))
+
+    assert (array.shape.nodes, array.shape.gpus) == (2, 1)
+    assert (problem.line, problem.column) == (2, "Nodes")
+    assert "runs on 2 nodes are put together on the submit host" in problem.cause
+    assert 'record = "folder"' in problem.remedy
+
+
 def test_different_workloads_need_not_agree(arrays: Arrays) -> None:
     content = "File,Gpus\ntrain.py,a100\ntrain.py,h100\ntrain.py,a100\n"
 
@@ -221,7 +233,6 @@ def test_all_problems_at_once_and_each_workload_by_its_line(problems: Problems) 
     )
 
     assert [(p.line, p.column, p.cause) for p in found] == [
-        (2, "Nodes", "a workload runs on one node as yet, not on 2"),
         (3, "Devices", "GPU 1 of a job that gets 1 GPU, counted from 0"),
         (5, "Devices", "GPU 0 of a job that gets 0 GPUs, counted from 0"),
     ]
@@ -354,6 +365,7 @@ def test_what_is_no_matter_of_the_shape(plan: Callable[[str], ExperimentPlan]) -
 def test_shapes_for_people() -> None:
     assert shape_text(Shape()) == "no GPU"
     assert shape_text(Shape(gpus=1, cpus=1)) == "1 GPU, 1 CPU"
+    assert shape_text(Shape(nodes=2, gpus=1, cpus=1)) == "2 nodes, 1 GPU, 1 CPU"
     assert (
         shape_text(Shape(1, 2, "a100", 8, 64 * GIB, 14400.0, "gpu", exclusive=True))
         == "2× a100, 8 CPUs, 64 GB, 4 h, partition gpu, exclusive"

@@ -27,10 +27,11 @@ from radt.frontend.data.workload.model import Bar, BarKind, binned
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import RunStatus
+from radt.parts import RunPart, to_tag
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
-from radt.tags import CLUSTER_NODE
+from radt.tags import CLUSTER_NODE, CLUSTER_PARTS
 from tests.frontend.workload_support import BEGAN_NS, SECOND_NS, Bench, Planted
 from tests.support.bench import bench_in
 
@@ -118,10 +119,12 @@ def test_a_node_of_a_cluster_is_a_machine_and_its_gpus_have_no_numbers(bench, so
         bench.now_ns = BEGAN_NS
         tags = {CLUSTER_NODE: node}
         bench.workload(node, [Planted("a", devices="0", tags=tags)])
-    assert [(place.host, place.device) for place in timeline_of(source).places] == [
-        ("node1", "GPUs"),
-        ("node2", "GPUs"),
-    ]
+    tags = {CLUSTER_NODE: "node2", CLUSTER_PARTS: to_tag([RunPart(1, "node3", "node3", 0, 0)])}
+    bench.workload("wide", [Planted("a", devices="0", tags=tags)])  # on two nodes
+    assert [
+        (place.host, place.device, sum(map(len, place.lanes)))
+        for place in timeline_of(source).places
+    ] == [("node1", "GPUs", 1), ("node2", "GPUs", 2), ("node3", "GPUs", 1)]
 
 
 def test_a_run_that_goes_on_is_there_until_its_newest_sample(bench, source):

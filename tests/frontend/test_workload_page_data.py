@@ -13,6 +13,7 @@ from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
 from radt.frontend.charts.timeline import timeline
+from radt.frontend.data.lines import feeds
 from radt.frontend.data.metrics import series_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
@@ -24,15 +25,16 @@ from radt.frontend.data.workload.stacks import on_cells, stack_data, united
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import Subject, find_subject, offered, slowdowns
 from radt.frontend.pages.workload_body import arranged
-from radt.frontend.pages.workload_parts import devices_text, speed_text
+from radt.frontend.pages.workload_parts import devices_text, notes, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import Role, RunStatus, Scope, SeriesKind
+from radt.parts import RunPart, to_tag
 from radt.store.reader import StoreReader
-from radt.store.records import Samples, SeriesBatch, SeriesRecord
-from radt.tags import ROLE
+from radt.store.records import SERIES_OF_A_NODE, Samples, SeriesBatch, SeriesRecord
+from radt.tags import CLUSTER_PARTS, ROLE
 from radt.usage import KERNEL
-from tests.frontend.workload_support import Bench, Planted, planted_three
+from tests.frontend.workload_support import BEGAN_NS, SECOND_NS, Bench, Planted, planted_three
 
 
 @pytest.fixture
@@ -247,6 +249,38 @@ def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: S
     b = next(entry for entry in ledger.entries if entry.run.record.letter == "b")
     assert b.cost_s == pytest.approx(0.0004)
     assert b.late_s == pytest.approx(0.0001)
+
+
+def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: Source) -> None:
+    part = RunPart(1, "node2", "node2", -2 * SECOND_NS, error_ns=40_000, drift_ns=-1_000)
+    run = Planted("a", gap_s=(5.0, 7.0), tags={CLUSTER_PARTS: to_tag([part])})
+    workload_id = bench.workload("wide", [run])
+    ticks_s = np.arange(0.5, run.until_s, 0.5)
+    halves = np.full(len(ticks_s), 0.5)
+    gpu = ("gpu.power", "W", Scope.GPU, BEGAN_NS, ticks_s, halves)
+    bench.series(run, *gpu, entity="gpu0")
+    bench._numbers[run.run_id] = SERIES_OF_A_NODE
+    bench.series(run, *gpu, entity="node2/gpu0")
+    cpu = ("process.cpu.utilization", "cores", Scope.PROCESS, BEGAN_NS, ticks_s, halves)
+    bench.series(run, *cpu, entity="node2")
+
+    subject = subject_of(source, workload_id)
+    reading = read_all(source, subject)
+    strips = {(one.host, one.device): one for one in reading.strips if one.resource.key == "cpu"}
+    assert list(strips) == [("bench-1", ""), ("node2", "")]
+    assert reading.several_hosts
+    gaps = gaps_of(source, subject.run_ids)
+    for host, holes in (("bench-1", 1), ("node2", 0)):
+        ((record,),) = [share.series for share in strips[host, ""].shares]
+        of_series = [gap for gap in gaps if gap.listener == record.counted_as]
+        assert len(of_series) == holes, host
+    lines = feeds(subject.runs, series_of(source, subject.run_ids)["gpu.power"])
+    assert [line.label for line in lines] == ["wide  bench-1 gpu0", "wide  node2 gpu0"]
+    (note,) = notes(subject, tags_of(source, subject))
+    clocks = "agree within 40.0 µs (node2, after a drift of 1.00 µs)"
+    assert note.children == f"Ran on 2 nodes, whose clocks {clocks}."
+    about = {fact.name: fact.values for fact in facts_of(source, subject).about}
+    assert about["other nodes"] == ("node2: clock offset −2.00 s, error 40.0 µs, drift −1.00 µs",)
 
 
 def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:

@@ -240,6 +240,8 @@ class _Memory:
             run = runs.get(series.run_id)
             if value is None or run is None or not math.isfinite(value):
                 continue
+            if series.node:
+                continue  # only the first node's devices are drawn
             card = series.entity.partition("/")[0]
             if series.metric == _OF_RUN:
                 key = (series.run_id, card)

@@ -16,10 +16,11 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.workload.subject import Subject
 from radt.masking import masked
 from radt.model import MissingReason
+from radt.parts import from_tag
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, LedgerRecord, RunRecord
 from radt.store.totals import is_of_totals, totals_of
-from radt.tags import CPU, GPUS, HOST
+from radt.tags import CLUSTER_PARTS, CPU, GPUS, HOST
 from radt.usage import lower_bound
 
 #: Written by `radt.inventory` before the run starts.
@@ -75,10 +76,13 @@ def facts_of(source: Source, subject: Subject) -> Facts:
     """
     run_ids = subject.run_ids
     params = source.remember(("params", run_ids), lambda reader: reader.params_of(run_ids))
+    tags = tags_of(source, subject)
+    parts = {run_id: from_tag(tags.get(run_id, {}).get(CLUSTER_PARTS, "")) for run_id in run_ids}
     about = {
         run_id: {
             "command": run.record.command,
             "machine": run.record.host,
+            "other nodes": "; ".join(part.text for part in parts[run_id]),
             "devices": run.record.devices,
             "collocation": "" if run.record.is_from_mlflow else run.record.collocation,
             "listeners": run.record.listeners,
@@ -92,7 +96,7 @@ def facts_of(source: Source, subject: Subject) -> Facts:
     }
     return Facts(
         _table(run_ids, params),
-        _table(run_ids, tags_of(source, subject)),
+        _table(run_ids, tags),
         _table(run_ids, about, sort=False),
         _table(run_ids, _totals_of(source, subject), sort=False),
     )
@@ -163,12 +167,25 @@ def _shortened(text: str | None) -> str | None:
 
 def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Machine:
     """Return the machine of a run: from its inventory if readable here, else from its tags."""
-    facts = _hardware(source, record)
+    facts = _hardware(source, record, HARDWARE_FILE)
+    return _described(record.host or tags.get(HOST, ""), facts, tags)
+
+
+def machine_on(source: Source, record: RunRecord, tags: Mapping[str, str], node: str) -> Machine:
+    """Return the machine of another node of a run that is spread over several."""
+    for part in from_tag(tags.get(CLUSTER_PARTS, "")):
+        if part.node == node:
+            inventory = f"node-{part.number}/{HARDWARE_FILE}"
+            return _described(node, _hardware(source, record, inventory), {})
+    return Machine(host=node)
+
+
+def _described(host: str, facts: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
     gpus = facts.get("gpus")
     names = tags.get(GPUS, "")
     known = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
     return Machine(
-        host=record.host or tags.get(HOST, ""),
+        host=host,
         system=str(facts.get("system") or ""),
         cpu_model=str(facts.get("cpu_model") or tags.get(CPU, "")),
         logical_cores=_count(facts.get("logical_cores")),
@@ -180,11 +197,11 @@ def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Ma
     )
 
 
-def _hardware(source: Source, record: RunRecord) -> Mapping[str, Any]:
+def _hardware(source: Source, record: RunRecord, path: str) -> Mapping[str, Any]:
     def read(_: object) -> Mapping[str, Any]:
         for folder in folders_of(record, source.address):
             try:
-                with opened(folder.path, HARDWARE_FILE) as file:
+                with opened(folder.path, path) as file:
                     content = json.loads(file.read(_MAX_FILE_BYTES))
             except (RunNotFoundError, OSError, ValueError):
                 continue  # uploaded already, or written by hand
@@ -192,7 +209,7 @@ def _hardware(source: Source, record: RunRecord) -> Mapping[str, Any]:
                 return content
         return {}
 
-    return source.remember(("workload-hardware", record.run_id), read)
+    return source.remember(("workload-hardware", record.run_id, path), read)
 
 
 def _count(value: object) -> int | None:

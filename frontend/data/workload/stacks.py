@@ -85,7 +85,7 @@ def read(
         (gap.start_ns - origin_ns) / 1e9
         for gap in gaps
         if gap.run_id == record.run_id
-        and gap.listener == record.listener
+        and gap.listener == record.counted_as
         and gap.series_no in (-1, record.series_no)
     ]
     thinned_s = 0.0

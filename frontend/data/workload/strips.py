@@ -140,7 +140,8 @@ def _parts(
         records = [
             record
             for record in by_metric.get(metric, ())
-            if record.scope is Scope.PROCESS and (not record.entity or _is_gpu(record.entity))
+            if record.scope is Scope.PROCESS
+            and (not record.entity_there or _is_gpu(record.entity_there))
         ]
         own = _one_listener(records)
         regular = sum(record.interval_s is not None for record in own)
@@ -161,7 +162,12 @@ def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
 
 def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[str, str]]:
     """Return the machines and devices of series of runs."""
-    return {(subject.runs[part.run_id].record.host, _card(part.entity)) for part in parts}
+    return {_place(subject, part) for part in parts}
+
+
+def _place(subject: Subject, record: SeriesRecord) -> tuple[str, str]:
+    host = record.node or subject.runs[record.run_id].record.host
+    return host, _card(record.entity_there)
 
 
 def _totals(
@@ -178,12 +184,14 @@ def _totals(
         of_metric: dict[tuple[str, str], dict[tuple[str, str], list[_Part]]] = {}
         for record in by_metric.get(metric, ()):
             run = subject.runs[record.run_id]
-            device = "" if record.scope is Scope.HOST else _card(record.entity)
+            host, device = _place(subject, record)
+            if record.scope is Scope.HOST:
+                device = ""
             if run.record.is_from_mlflow:
                 # The letter separates machines that may differ; on this page the runs do.
                 device = device.removesuffix(f" {run.record.letter}")
-            place = of_metric.setdefault((run.record.host, device), {})
-            place.setdefault((record.listener, record.entity), []).append((run, record))
+            place = of_metric.setdefault((host, device), {})
+            place.setdefault((record.listener, record.entity_there), []).append((run, record))
         for place_key, by_entity in of_metric.items():
             first = next(iter(by_entity))[0]
             own = [
@@ -202,7 +210,7 @@ def _shares(
 ) -> tuple[Share, ...]:
     by_run: dict[str, list[SeriesRecord]] = {}
     for part in parts:
-        if subject.runs[part.run_id].record.host == host and _card(part.entity) == device:
+        if _place(subject, part) == (host, device):
             by_run.setdefault(part.run_id, []).append(part)
     return tuple(
         Share(run, tuple(by_run[run_id]))
@@ -241,7 +249,7 @@ class Reading:
 
     @property
     def several_hosts(self) -> bool:
-        return len(self.subject.workload.hosts) > 1
+        return len({strip.host for strip in self.strips} | {*self.subject.workload.hosts}) > 1
 
     @property
     def whole(self) -> Window:

@@ -21,7 +21,7 @@ from radt.model import RunStatus
 from radt.store.chunks import joined, sliced
 from radt.store.pruning import Keep, PrunedRun, forget_pruned, make_way, pruned_run
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, Samples, SeriesBatch, WorkloadRecord
+from radt.store.records import SERIES_OF_A_NODE, RunRecord, Samples, SeriesBatch, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import PARENT
 
@@ -58,6 +58,7 @@ def import_archive(
     *,
     parts: Collection[str] | None = None,
     adoption: Adoption | None = None,
+    is_part: bool = False,
 ) -> Imported:
     """Add the data of an archive, or of the one at a place (`location_of`), that the store lacks.
 
@@ -70,6 +71,8 @@ def import_archive(
         tracking_uri: To find an archive among the artifacts of MLflow's runs.
         parts: Paths of the parts that are there, if all others were imported before.
         adoption: See `Adoption`.
+        is_part: Another archive describes the run, once it is there; this one has further data of
+            it.
 
     Raises:
         ArchiveError: There is no archive, it is damaged, or the store has another run with this id.
@@ -77,7 +80,7 @@ def import_archive(
     """
     archive = where if isinstance(where, Archive) else Archive.open(where, tracking_uri)
     with StoreReader(writer.address) as reader:
-        return _Import(archive, writer, reader, parts, adoption).all()
+        return _Import(archive, writer, reader, parts, adoption, is_part).all()
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class _Import:
     reader: StoreReader
     parts: Collection[str] | None = None
     adoption: Adoption | None = None
+    is_part: bool = False
     points: int = 0
     waiting: dict[int, list[Piece]] = field(default_factory=dict)
     waiting_points: int = 0
@@ -127,6 +131,8 @@ class _Import:
             self.writer.seal(self.run_id)
         if rows:
             self._put_rows()
+        elif self.is_part:
+            self._put_completeness()
         if pruned is not None:
             forget_pruned(self.writer, self.run_id)
         return Imported(
@@ -155,12 +161,18 @@ class _Import:
 
         They do not if the store has the run's end, or more of its points.
         """
-        if stored is None or self.manifest.complete:
+        if self.is_part or stored is None:
+            return stored is None
+        if self.manifest.complete:
             return True
         if stored.status.ended:
             return False
         archived = self.manifest.point_counts()
-        return all(archived.get(number, 0) >= count for number, count in counts.items())
+        return all(
+            archived.get(number, 0) >= count
+            for number, count in counts.items()
+            if number < SERIES_OF_A_NODE  # others come in archives of their own
+        )
 
     # -- points -----------------------------------------------------------------------------------
 
@@ -221,9 +233,7 @@ class _Import:
             stored = self._there()
             if not self._rows_count(stored, self.reader.point_counts(self.run_id)):
                 return  # it continued meanwhile
-            for ledger in manifest.ledger:
-                self.writer.put_ledger(ledger)
-            self.writer.put_gaps(manifest.gaps)
+            self._put_completeness()
             self.writer.put_params(self.run_id, manifest.params or {})
             self.writer.put_tags(self.run_id, manifest.tags or {})
             if manifest.workload is not None:
@@ -242,6 +252,11 @@ class _Import:
                 # The archive's address has no password; this machine's may need one.
                 self.writer.put_run(replace(manifest.run, tracking_uri=stored.tracking_uri))
         self._end_workload()
+
+    def _put_completeness(self) -> None:
+        for ledger in self.manifest.ledger:
+            self.writer.put_ledger(ledger)
+        self.writer.put_gaps(self.manifest.gaps)
 
     def _adopted(self, adoption: Adoption, stored: RunRecord | None) -> RunRecord:
         """Return the archive's run as one of this machine, which may have begun to deliver it."""

@@ -1,0 +1,263 @@
+"""The first node of a job, as the runner there sees the others; see `radt.cluster.team`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import socket
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+from radt.clock import Clock
+from radt.cluster.link import Link, Message
+from radt.cluster.node import NodeStop
+from radt.cluster.spool import Attempt, put
+from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team
+from radt.errors import ClusterError
+from radt.experiment.status import RowStatus
+from radt.model import RunStatus
+from radt.parts import RunPart
+from radt.runner.outcome import RunEnd
+from radt.runner.spread import SharedWorkload, free_ports
+
+#: From the moment that all are ready to that at which barriers open: by then all know of it.
+OPENING_NS = 100_000_000
+
+
+class FirstNode(Team):
+    """See the module's text.
+
+    Args:
+        attempt: What it has claimed.
+        rows: As earlier attempts left them.
+        nodes: Of the job.
+        stop: Asked to end where another node is lost.
+        unfit: Notes that a node cannot run the job, and returns why nothing runs.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        rows: Mapping[int, RowStatus],
+        nodes: int,
+        stop: NodeStop,
+        unfit: Callable[[str], str],
+    ) -> None:
+        # Of the node where srun was called, as Slurm itself reaches it: the first of the job.
+        address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or platform.node()
+        super().__init__(0, nodes, address, stop)
+        self._attempt = attempt
+        self._rows = rows
+        self._unfit = unfit
+        self._links: dict[int, Link] = {}
+        self._names: dict[int, str] = {}
+        self._arrived: defaultdict[str, set[int]] = defaultdict(set)
+        self._run_ids: set[str] = set()
+        #: Nodes that have said that all of theirs is in the shared folder, or why it is not.
+        self._done: dict[int, str] = {}
+
+    def start(self) -> None:
+        """Wait for the other nodes.
+
+        Raises:
+            ClusterError: One does not come, or cannot run the job.
+        """
+        Clock.agree(Clock.at_hand().offset_ns)
+        secret = secrets.token_hex(32)
+        with socket.create_server(("", 0)) as server:
+            server.settimeout(LOOK_S)
+            where = {"address": self._address, "port": server.getsockname()[1], "secret": secret}
+            put(self._attempt.path / MEETING, json.dumps(where))
+            try:
+                end_s = time.monotonic() + MEET_S
+                while len(self._links) < self._nodes - 1:
+                    if self._stop:
+                        raise ClusterError(self._stop.reason)
+                    if time.monotonic() > end_s:
+                        came = ", ".join(["this one", *self._names.values()])
+                        raise ClusterError(
+                            f"of the job's {self._nodes} nodes only {came} came together",
+                            f"Check that its nodes reach {self._address} by TCP",
+                        )
+                    with suppress(TimeoutError):
+                        self._take(server.accept()[0], secret)
+            finally:
+                (self._attempt.path / MEETING).unlink(missing_ok=True)
+
+    def _take(self, connection: socket.socket, secret: str) -> None:
+        try:
+            link = Link(connection, secret, is_first=True)
+        except (OSError, ClusterError):
+            return  # it is not of the job, or comes again
+        try:
+            hello = link.receive()
+        except (OSError, ClusterError):
+            link.close()
+            return
+        number, name = int(hello["node"]), str(hello["name"])
+        if problem := hello["problem"]:
+            link.close()
+            raise ClusterError(self._unfit(str(problem)))
+        rows = {line: asdict(row) for line, row in self._rows.items()}
+        link.send({"rows": rows, "wall_ns": Clock.at_hand().offset_ns})
+        with self._news:
+            self._names[number] = name
+            self._links[number] = link
+        link.listen(
+            lambda message: self._hear(number, message),
+            lambda: self._lose(number, f"{name} was lost"),
+        )
+
+    # What a workload asks -------------------------------------------------------------------------
+
+    def begin(self, letters: Sequence[str]) -> SharedWorkload:
+        ports = dict(zip(letters, free_ports(len(letters)), strict=True))
+        shared = SharedWorkload(
+            uuid.uuid4().hex, {letter: uuid.uuid4().hex for letter in letters}, ports
+        )
+        with self._news:
+            if self._gone:
+                raise ClusterError(self._why_gone)
+            self._current += 1
+            self._round.shared = shared
+            self._run_ids.update(shared.run_ids.values())
+        self._say(Kind.BEGIN, **asdict(shared))
+        return shared
+
+    def meet(self) -> int | None:
+        others = set(self._links)
+        if not self._wait(lambda: bool(self._round.failed) or self._round.ready >= others):
+            return None
+        if self.failed:
+            return None
+        opens_ns = time.monotonic_ns() + OPENING_NS
+        self._say(Kind.OPEN, at_ns=opens_ns)
+        return opens_ns
+
+    def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
+        def all_said() -> bool:
+            said = self._round.stamps_ns.keys() | self._round.over | self._gone.keys()
+            return said >= self._links.keys()
+
+        self._wait(all_said)
+        with self._news:
+            of_all = dict(stamps_ns)
+            for number, stamps in self._round.stamps_ns.items():
+                of_all |= {f"{run_id}@{number}": stamp for run_id, stamp in stamps.items()}
+        return of_all
+
+    def ended(self, letter: str, ending: RunEnd) -> None:
+        with self._news:
+            if self._round.fail(letter, ending):
+                self._say_ends(self._round.failed)
+
+    def settle(self) -> Mapping[str, RunEnd]:
+        self._wait(
+            lambda: self._round.over | self._gone.keys() >= self._links.keys(), stopped_s=SETTLE_S
+        )
+        with self._news:
+            round_ = self._round
+            assert round_.shared is not None
+            for number in sorted(self._links.keys() - round_.over):
+                self._fail_all(f"{self._names[number]} did not end its part")
+            finished = RunEnd(RunStatus.FINISHED)
+            endings = dict.fromkeys(round_.shared.ports, finished) | round_.failed
+            round_.settled = endings
+            self._say_ends(endings, is_settled=True)
+        return endings
+
+    # The end --------------------------------------------------------------------------------------
+
+    def arrived(self, run_id: str, number: int = 0) -> None:
+        """All of a run's part is in the shared folder."""
+        with self._news:
+            self._arrived[run_id].add(number)
+            is_all = len(self._arrived[run_id]) == self._nodes
+            is_child = run_id not in self._run_ids  # of a process of one node
+        if is_all or is_child:
+            self.on_arrived(run_id)
+
+    def finish(self, reason: str, unsent: str, deadline_s: Callable[[], float]) -> str:
+        """Wait until all of the other nodes is in the shared folder; return what is not.
+
+        Args:
+            reason: Why this node does not run all of its rows; "" if it has.
+            unsent: What is not there of this node; "" for nothing.
+            deadline_s: Until when to wait, by the monotonic clock; asked again and again.
+        """
+        self._say(Kind.DONE, reason=reason)
+        with self._news:
+            while self._links.keys() - self._done.keys() - self._gone.keys():
+                if time.monotonic() >= deadline_s():
+                    return unsent or "not all was sent from another node"
+                self._news.wait(LOOK_S)
+            lost = [why for number, why in self._gone.items() if number not in self._done]
+            return next(filter(None, (unsent, *self._done.values(), *lost)), "")
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._news:
+            self._done |= dict.fromkeys(self._links.keys() - self._done.keys(), "")
+        for link in self._links.values():
+            link.close()
+
+    # Messages -------------------------------------------------------------------------------------
+
+    def _say(self, kind: Kind, **more: object) -> None:
+        for link in list(self._links.values()):
+            link.send({"kind": kind, "round": self._current, **more})
+
+    def _say_ends(self, ends: Mapping[str, RunEnd], *, is_settled: bool = False) -> None:
+        of_letters = {letter: asdict(end) for letter, end in ends.items()}
+        self._say(Kind.ENDS, ends=of_letters, is_settled=is_settled)
+
+    def _fail_all(self, reason: str) -> None:
+        round_ = self._round
+        if round_.shared is not None and round_.settled is None:
+            for letter in round_.shared.ports:
+                round_.fail(letter, RunEnd(RunStatus.KILLED, reason))
+            self._say_ends(round_.failed)
+
+    def _hear(self, number: int, message: Message) -> None:
+        if message["kind"] == Kind.ARRIVED:
+            self.arrived(message["run"], number)
+            return
+        with self._news:
+            round_ = self._rounds[message["round"]]
+            match message["kind"]:
+                case Kind.READY:
+                    round_.ready.add(number)
+                    round_.parts[number] = RunPart(**message["part"])
+                case Kind.RELEASED:
+                    round_.stamps_ns[number] = message["stamps_ns"]
+                case Kind.ENDED if round_ is self._round:
+                    reason = f"{message['reason']} (on {self._names[number]})".lstrip()
+                    if round_.fail(message["letter"], RunEnd(RunStatus(message["status"]), reason)):
+                        self._say_ends(round_.failed)
+                case Kind.OVER:
+                    round_.over.add(number)
+                    if message["part"] is not None:
+                        round_.parts[number] = RunPart(**message["part"])
+                case Kind.DONE:
+                    self._done[number] = message["unsent"]
+                    why = message["reason"] or "its part of the job has ended"
+                    self._lose(number, f"{self._names[number]}: {why}")
+            self._tell()
+
+    def _lose(self, number: int, reason: str) -> None:
+        with self._news:
+            if number in self._gone:
+                return
+            self._gone[number] = reason
+            if number not in self._round.over:
+                self._fail_all(reason)
+            self._tell()
+            was_lost = number not in self._done
+        if was_lost:
+            self._stop.request_once(reason)

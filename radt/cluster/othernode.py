@@ -1,0 +1,250 @@
+"""Another node than a job's first, as the runner there sees that one; see `radt.cluster.team`."""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from radt.clock import Clock
+from radt.cluster.link import ClockReading, Link, Message
+from radt.cluster.node import NodeStop, node_name, this_start
+from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team
+from radt.errors import ClusterError
+from radt.experiment.status import RowStatus
+from radt.model import RunStatus
+from radt.parts import RunPart
+from radt.runner.outcome import RunEnd
+from radt.runner.spread import SharedWorkload
+
+_CONNECT_S = 30.0
+
+
+class OtherNode(Team):
+    """See the module's text. Made by `joined`."""
+
+    def __init__(
+        self,
+        number: int,
+        nodes: int,
+        address: str,
+        link: Link,
+        welcome: Message,
+        attempt: Attempt,
+        stop: NodeStop,
+    ) -> None:
+        super().__init__(number, nodes, address, stop)
+        self._link = link
+        self.attempt = attempt
+        self.rows = {int(line): RowStatus(**row) for line, row in welcome["rows"].items()}
+        self._wall_ns = int(welcome["wall_ns"])
+        self._fixed_ns = 0
+        self._before: ClockReading | None = None
+        self._is_done = False
+        link.listen(self._hear, self._lose)
+
+    @classmethod
+    def joined(
+        cls, spool: Spool, job: JobKey, number: int, problem: str, stop: NodeStop
+    ) -> OtherNode | None:
+        """Meet the first node; None if nothing is to be run here.
+
+        Args:
+            spool: The submission.
+            job: The job.
+            number: Of this node.
+            problem: Why this node cannot run the job; "" if it can.
+            stop: Ends the waiting.
+
+        Raises:
+            ClusterError: The first node does not come.
+        """
+        nodes = spool.submission.arrays[job.array].shape.nodes
+        end_s = time.monotonic() + MEET_S
+        why = ""
+        while time.monotonic() < end_s and not stop:
+            try:
+                if (attempt := _own_attempt(spool, job)) is not None:
+                    where = _meeting(attempt)
+                    if where is not None:
+                        return cls._met(where, number, nodes, problem, attempt, stop)
+                    if attempt.view().ended:
+                        return None
+            except (OSError, ClusterError) as error:
+                why = f": {error}"
+            time.sleep(LOOK_S)
+        if stop:
+            return None
+        raise ClusterError(f"the first node of the job does not come{why}")
+
+    @classmethod
+    def _met(
+        cls,
+        where: dict[str, Any],
+        number: int,
+        nodes: int,
+        problem: str,
+        attempt: Attempt,
+        stop: NodeStop,
+    ) -> OtherNode | None:
+        address = str(where["address"])
+        connection = socket.create_connection((address, int(where["port"])), _CONNECT_S)
+        link = Link(connection, str(where["secret"]), is_first=False)
+        try:
+            link.send({"node": number, "name": node_name(), "problem": problem})
+            if problem:
+                link.close()
+                return None
+            welcome = link.receive()
+        except BaseException:
+            link.close()
+            raise
+        return cls(number, nodes, address, link, welcome, attempt, stop)
+
+    def start(self) -> None:
+        """Go by the first node's clock from here on.
+
+        Raises:
+            ClusterError: It does not answer.
+        """
+        self._fixed_ns = self._link.read_clock().offset_ns
+        Clock.agree(self._fixed_ns + self._wall_ns)
+
+    # What a workload asks -------------------------------------------------------------------------
+
+    def begin(self, letters: Sequence[str]) -> SharedWorkload:
+        with self._news:
+            self._current += 1
+            self._wait(lambda: self._round.shared is not None or bool(self._gone))
+            shared = self._round.shared
+        if shared is None:
+            raise ClusterError(self._stop.reason if self._stop else self._why_gone)
+        if shared.ports.keys() != set(letters):
+            raise ClusterError("the first node begins another workload")
+        return shared
+
+    def meet(self) -> int | None:
+        try:
+            before = self._before = self._link.read_clock()
+        except ClusterError:
+            return None  # it is being lost
+        self._say(Kind.READY, part=self._part(before))
+        self._wait(lambda: bool(self._round.opens_ns or self._round.failed or self._gone))
+        opens_ns = self._round.opens_ns
+        return None if opens_ns is None or self.failed else opens_ns - before.offset_ns
+
+    def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
+        offset_ns = self._before.offset_ns if self._before is not None else self._fixed_ns
+        there = {run_id: stamp + offset_ns for run_id, stamp in stamps_ns.items()}
+        self._say(Kind.RELEASED, stamps_ns=there)
+        return stamps_ns
+
+    def ended(self, letter: str, ending: RunEnd) -> None:
+        self._say(Kind.ENDED, letter=letter, **asdict(ending))
+
+    def settle(self) -> Mapping[str, RunEnd]:
+        before, self._before = self._before, None
+        part = None
+        if before is not None and not self._gone:
+            with suppress(ClusterError):
+                part = self._part(before, self._link.read_clock())
+        self._say(Kind.OVER, part=part)
+        self._wait(
+            lambda: self._round.settled is not None or bool(self._gone), stopped_s=2 * SETTLE_S
+        )
+        with self._news:
+            if self._round.settled is not None:
+                return self._round.settled
+            lost = RunEnd(RunStatus.KILLED, self._why_gone or self._stop.reason)
+            shared = self._round.shared
+            return dict.fromkeys(shared.ports if shared is not None else (), lost)
+
+    def _part(self, before: ClockReading, after: ClockReading | None = None) -> Message:
+        """Return by how much times here may be off, all made with the offset at the job's start."""
+        error_ns = max(
+            abs(reading.offset_ns - self._fixed_ns) + reading.error_ns
+            for reading in (before, after or before)
+        )
+        drift_ns = None if after is None else after.offset_ns - before.offset_ns
+        host = platform.node()
+        return asdict(RunPart(self.number, node_name(), host, self._fixed_ns, error_ns, drift_ns))
+
+    # The end --------------------------------------------------------------------------------------
+
+    def arrived(self, run_id: str) -> None:
+        """All of a run's part is in the shared folder."""
+        self._say(Kind.ARRIVED, run=run_id)
+        self.on_arrived(run_id)
+
+    def finish(self, reason: str, unsent: str, _deadline_s: Callable[[], float]) -> str:
+        """Tell that all is there, or why it is not; return that. See `FirstNode.finish`."""
+        self._is_done = True
+        self._say(Kind.DONE, reason=reason, unsent=unsent)
+        return unsent
+
+    def close(self) -> None:
+        """Hang up."""
+        self._is_done = True
+        self._link.close()
+
+    # Messages -------------------------------------------------------------------------------------
+
+    def _say(self, kind: Kind, **more: object) -> None:
+        self._link.send({"kind": kind, "round": self._current, **more})
+
+    def _hear(self, message: Message) -> None:
+        with self._news:
+            round_ = self._rounds[message["round"]]
+            match message["kind"]:
+                case Kind.BEGIN:
+                    round_.shared = SharedWorkload(
+                        message["workload_id"], message["run_ids"], message["ports"]
+                    )
+                case Kind.OPEN:
+                    round_.opens_ns = int(message["at_ns"])
+                case Kind.ENDS:
+                    ends = {
+                        letter: RunEnd(RunStatus(end["status"]), end["reason"])
+                        for letter, end in message["ends"].items()
+                    }
+                    if message["is_settled"]:
+                        round_.settled = ends
+                    else:
+                        round_.failed = ends
+                case Kind.DONE:
+                    why = message["reason"] or "it begins nothing more"
+                    self._gone.setdefault(0, f"the first node: {why}")
+            self._tell()
+
+    def _lose(self) -> None:
+        with self._news:
+            self._gone.setdefault(0, "the first node was lost")
+            self._tell()
+            was_lost = not self._is_done
+        if was_lost:
+            self._stop.request_once("the first node was lost")
+
+
+def _own_attempt(spool: Spool, job: JobKey) -> Attempt | None:
+    """Return the attempt that the first node of this very start has claimed; None before."""
+    here = this_start()
+    for attempt in reversed(spool.attempts(job)):
+        first = attempt.view().start
+        if first is not None and (first.job_id, first.restarts) == (here.job_id, here.restarts):
+            return attempt
+    return None
+
+
+def _meeting(attempt: Attempt) -> dict[str, Any] | None:
+    """Return where the first node is; None if that is not there, or not any more."""
+    try:
+        where: dict[str, Any] = json.loads((attempt.path / MEETING).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return where
