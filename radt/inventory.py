@@ -64,12 +64,12 @@ class Hardware:
     def kind(self) -> str:
         """The kind of machine: equal for machines whose runs may be compared.
 
-        CPU and GPU models with their numbers, memory in whole GB, the driver's major version.
+        CPU model and number, memory in whole GB, GPU models, the driver's major version. The number
+        of GPUs is of a job where it sees no others, and says nothing of the machine.
         """
-        names = [gpu.name for gpu in self.gpus]
         parts = [
             f"{self.cpu_model}, {self.logical_cores} CPUs, {round(self.memory_bytes / 1e9)} GB",
-            *(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)),
+            *dict.fromkeys(gpu.name for gpu in self.gpus),
             *([f"driver {self.driver.partition('.')[0]}"] if self.driver else []),
         ]
         return ", ".join(parts)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from radt.analysis.quantities import Quantity
+from radt.analysis.report import read_report
 from radt.experiment.source import ExperimentFile
 from radt.home import Home
 from radt.model import RunStatus
@@ -34,11 +37,11 @@ with radt.Run() as run:
 
 
 def test_all_arrives_through_the_folder() -> None:
-    with isolated_slurm_cluster(2, 1) as slurm:
+    with isolated_slurm_cluster(3, 1) as slurm:
         folder = slurm.shared / "study"
         folder.mkdir()
         (folder / "train.py").write_text(_TRAIN)
-        rows = "".join(f"{label},,,cpu,,train.py\n" for label in ("one", "two", "two"))
+        rows = "".join(f"{label},,,cpu,,train.py\n" for label in ("one", "two", "pair", "pair"))
         (folder / "study.csv").write_text("Workload,Status,Run,Devices,Listeners,File\n" + rows)
         (folder / "radt.toml").write_text(
             f'[cluster]\nfolder = "{slurm.shared}/radt"\ntime = "20min"\nexclusive = true\n'
@@ -64,7 +67,7 @@ def test_all_arrives_through_the_folder() -> None:
         )
         try:
             wait_until(
-                lambda: len(list(folder.glob("started.*"))) == 3 or follower.poll() is not None,
+                lambda: len(list(folder.glob("started.*"))) == 4 or follower.poll() is not None,
                 "all rows to run",
             )
             (folder / "go").touch()
@@ -74,12 +77,21 @@ def test_all_arrives_through_the_folder() -> None:
             follower.wait()
         assert follower.returncode == 0, output
         table = ExperimentFile.read(folder / "study.csv").table
-        assert [record.cells[1].value for record in table.rows] == ["FINISHED"] * 3
+        assert [record.cells[1].value for record in table.rows] == ["FINISHED"] * 4
         hosts = {path.name[8:]: path.read_text() for path in folder.glob("started.*")}
-        assert set(hosts.values()) == {"node1", "node2"}
+        assert set(hosts.values()) == {"node1", "node2", "node3"}
         with StoreReader(Home(private).store_path) as reader:
             runs = {run.run_id: run for run in reader.runs()}
             assert set(runs) == set(hosts)
             assert {run.status for run in runs.values()} == {RunStatus.FINISHED}
             assert all(len(reader.ledger([run_id])) > 0 for run_id in runs)
+            report = read_report(reader, "study")
+        # No node is said to be the pair's own: it is compared with both that ran one row alone.
+        (pair,) = (one for one in report.workloads if one.label == "pair")
+        slowdown = pair.groups[0].values[Quantity.SLOWDOWN]
+        assert len(slowdown.reference) == 2
+        (note,) = (note for note in report.footnotes if "same hardware" in note)
+        assert re.fullmatch(
+            r"Compared with runs alone on node\d, a node with the.*: pair\b.*", note
+        )
         wait_until(lambda: not any(map(slurm.job_processes, slurm.nodes)), "no process of a job")
