@@ -1,4 +1,4 @@
-"""Ten rounds of random faults: no value is lost, doubled or wrong, and every run ends."""
+"""Rounds of random faults: no value is lost, doubled or wrong, and every run ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tests.chaos.campaign import Campaign, table
 from tests.chaos.truth import MAX_BURST, Copy, Log, compare
 from tests.support.postgres import Postgres
 
-ROUNDS = 10
-#: What is drawn; when it strikes is chance still. `make chaos` draws from another one each time.
+ROUNDS = 7
+#: What is drawn; when it strikes is chance still. Rounds 8 to 10 have no other faults than these.
+#: `make chaos` draws from another one each time.
 SEED = int(os.environ.get("SEED", "15"))
 #: Rounds at a time: they wait a lot.
 JOBS = 2

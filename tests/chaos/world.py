@@ -268,14 +268,24 @@ def new_world(
     try:
         yield world
     finally:
-        world.end_all()
-        if mounted:
-            # What a finding is about is in it.
-            shutil.copytree(place, folder / "home.kept", ignore_dangling_symlinks=True)
-            subprocess.run(["umount", "--lazy", place], check=True)
+        try:
+            world.end_all()
+            if mounted:
+                # What a finding is about is in it; what is damaged or on its way cannot be copied.
+                with suppress(shutil.Error):
+                    shutil.copytree(place, folder / "home.kept", ignore_dangling_symlinks=True)
+        finally:
+            if mounted:
+                _unmount(place)
         with suppress(shutil.Error):  # a collector that still ends takes files away meanwhile
             shutil.copytree(runtime, folder / "runtime.kept", ignore=_sockets, dirs_exist_ok=True)
         shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _unmount(place: Path) -> None:
+    """Take off all that lies on a folder: a fault that was cut off has left its own mount."""
+    while place.is_mount():
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def _sockets(folder: str, names: list[str]) -> list[str]:
