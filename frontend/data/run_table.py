@@ -5,7 +5,7 @@ and grouped within the time of a click; cells are made for the rows in sight onl
 
 Options of the view: ``runs.status`` the states to list, ``runs.sort`` the columns to sort by (keys,
 percent-encoded, ``-`` for descending), ``runs.group`` the column to group by, ``runs.open`` whether
-groups are open at first. The experiment and the workload of the view narrow the table.
+groups are open at first. The experiment of the view narrows the table.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ class RunTable:
         columns: The shown columns.
         widths_px: The widths that the user gave columns, by key.
         grouped_by: The key of the column of the groups.
-        workload: The only workload that is listed, if the view has one.
         is_partial: Columns that take time are left out.
     """
 
@@ -121,7 +120,6 @@ class RunTable:
     columns: Sequence[Column]
     widths_px: Mapping[str, int]
     grouped_by: str
-    workload: WorkloadEntry | None = None
     is_partial: bool = False
 
     @cached_property
@@ -177,8 +175,7 @@ def read_table(
     if not (found.experiments or found.total_count or view.search.strip() or statuses):
         raise NothingRecordedError(source.address)
     all_runs = read_all(source)
-    workload = _workload_of(all_runs, view)
-    scope = _scope(all_runs, view, workload)
+    scope = _scope(all_runs, view)
     choices = columns_of(source, view, all_runs, scope, patient=patient)
     keys = [choice.key for choice in choices]
     sort = parse_sort(view.options.get("runs.sort", ""))
@@ -186,7 +183,7 @@ def read_table(
     is_open = view.options.get("runs.open", "" if grouped_by == BY_WORKLOAD else "no") != "no"
     all_runs.columns.prepare([*keys, *(key for key, _ in sort), grouped_by])
     columns = [column for key in keys if (column := all_runs.columns.get(key)) is not None]
-    key = repr((view.search, sorted(statuses), view.experiment, view.workload, sort, grouped_by))
+    key = repr((view.search, sorted(statuses), view.experiment, sort, grouped_by))
 
     def arranged() -> tuple[Found, Int64Array, list[Group | int]]:
         order = _sorted(all_runs, _found_in(all_runs, found, scope), sort)
@@ -197,7 +194,7 @@ def read_table(
     _, order, lines = recent(source).get(place, arranged)
     widths_px = {one.key: one.width_px for one in choices if one.width_px is not None}
     return RunTable(
-        *(all_runs, found, key, order, lines, columns, widths_px, grouped_by, workload),
+        *(all_runs, found, key, order, lines, columns, widths_px, grouped_by),
         is_partial=not patient,
     )
 
@@ -210,7 +207,7 @@ def statuses_of(view: View) -> frozenset[RunStatus]:
 
 def is_narrowed(view: View) -> bool:
     """Return whether the table lists some runs only."""
-    return bool(view.search.strip() or view.experiment or view.workload or statuses_of(view))
+    return bool(view.search.strip() or view.experiment or statuses_of(view))
 
 
 def parse_sort(text: str) -> list[tuple[str, bool]]:
@@ -227,17 +224,8 @@ def format_sort(sort: Sequence[tuple[str, bool]]) -> str:
 # -- which runs ----------------------------------------------------------------------------------
 
 
-def _workload_of(all_runs: AllRuns, view: View) -> WorkloadEntry | None:
-    if not view.workload:
-        return None
-    beginning = view.workload[:ID_DIGITS]
-    return next((w for id_, w in all_runs.workloads.items() if id_.startswith(beginning)), None)
-
-
-def _scope(all_runs: AllRuns, view: View, workload: WorkloadEntry | None) -> Int64Array:
-    """Return the places of the experiment's or the workload's runs."""
-    if workload is not None:
-        return np.array([all_runs.places[run.run_id] for run in workload.runs], dtype=np.int64)
+def _scope(all_runs: AllRuns, view: View) -> Int64Array:
+    """Return the places of the experiment's runs."""
     if view.experiment:
         return np.flatnonzero(all_runs.experiments == view.experiment)
     return np.arange(len(all_runs.runs), dtype=np.int64)
@@ -369,7 +357,7 @@ def columns_of(
     """
     choices = view.columns
     if choices is None:
-        key = ("columns", view.experiment, view.workload, patient)
+        key = ("columns", view.experiment, patient)
         keys = recent(source).get(key, lambda: _automatic(source, all_runs, scope, patient=patient))
         return [ColumnChoice(key) for key in keys]
     if patient:

@@ -154,7 +154,6 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
         "experiments": [
             {"name": one.name, "count": one.run_count} for one in read_experiments(source)
         ],
-        "workload": table.workload.record.label if table.workload else "",
         "groups": _group_choices(table),
         "grouped_by": table.grouped_by,
         "columns": _columns(table, view),
@@ -434,7 +433,7 @@ def _targets(source: Source, asked: Answer, step: Mapping[str, Any]) -> Sequence
 def found_of(table: RunTable, view: View) -> Sequence[Pick]:
     """Return picks of all found runs: a whole experiment where nothing else narrows the table."""
     names = dict.fromkeys(table.all_runs.experiments[table.order].tolist())
-    narrowed_further = view.search.strip() or view.workload or statuses_of(view)
+    narrowed_further = view.search.strip() or statuses_of(view)
     if not narrowed_further:
         return [Pick(name) for name in names]
     return _run_picks(table, table.order.tolist())

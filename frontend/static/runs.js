@@ -43,7 +43,6 @@
     page.experiment = choice("Experiment", (value) => change((view) => {
       if (value) view.experiment = value;
       else delete view.experiment;
-      delete view.workload;
     }));
     page.group = choice("Group by", (value) => {
       page.toggled.clear();
@@ -58,7 +57,6 @@
       onclick: () => window.radt.chooseColumns(page),
     }, "Columns");
     page.csv = h("a", { class: "runs-button", download: "", title: "All runs listed, with these columns" }, "CSV");
-    page.scope = h("span", { class: "runs-scope" });
     page.picked = h("span", { class: "runs-picked", role: "status" });
     page.clear = button("Clear", () => pick([]));
     page.compare = h("a", { class: "runs-compare", onclick: compare });
@@ -68,7 +66,7 @@
         page.experiment.label, h("div", { class: "runs-field" }, page.search, help), page.chips,
         page.count),
       h("div", { class: "runs-bar" },
-        page.group.label, page.fold, page.columns, page.csv, page.scope,
+        page.group.label, page.fold, page.columns, page.csv,
         h("span", { class: "push" }), page.picked, page.clear, page.compare),
       page.problems, page.grid.element);
     page.setColumns = setColumns;
@@ -242,7 +240,7 @@
   function concern(view) {
     const options = Object.entries(view.options || {}).filter(([name]) => name.startsWith("runs."));
     return JSON.stringify([view.picks ?? null, view.search || "", view.experiment || "",
-      view.workload || "", view.columns ?? null, options.sort()]);
+      view.columns ?? null, options.sort()]);
   }
 
   async function ask() {
@@ -290,7 +288,6 @@
     page.problems.replaceChildren(...answer.problems.map(({ typed: term, cause }) =>
       h("span", {}, h("code", {}, term), " ", cause)));
     page.csv.href = "/runs/table.csv" + (answer.query ? "?" + answer.query : "");
-    drawScope(answer);
     page.grid.draw(answer, answer.narrowed ? "No run matches." : "No runs yet.");
     drawPicked();
     if (page.columnsDrawn) page.columnsDrawn();
@@ -306,17 +303,6 @@
         type: "button", class: "runs-chip", "data-focus": value, "aria-pressed": String(on),
         onclick: () => toggleStatus(value),
       }, h("span", {}, word), h("span", { class: "runs-chip-count" }, count.toLocaleString("en")))));
-  }
-
-  /* The one workload that is listed, and the way back. */
-  function drawScope({ workload }) {
-    page.scope.hidden = !workload;
-    if (!workload) return;
-    page.scope.replaceChildren(`only ${workload}`, h("button", {
-      type: "button", class: "quiet", title: "Runs of all workloads",
-      "aria-label": `Show the runs of all workloads, not only of ${workload}`,
-      onclick: () => change((view) => { delete view.workload; }),
-    }, "×"));
   }
 
   function drawPicked() {

@@ -6,7 +6,7 @@
 "use strict";
 
 (function () {
-  const { h, setText, setAttribute, swatch, clock, follow, open } = window.radt;
+  const { h, setText, setAttribute, swatch, clock } = window.radt;
 
   const ROW_PX = 24;
   const BOX_PX = 32;
@@ -134,7 +134,8 @@
       else if (event.key === "ArrowLeft" && isGroup && row.open) this.actions.toggle(row);
       else if (event.key === "ArrowRight") this.element.scrollLeft += 80;
       else if (event.key === "ArrowLeft") this.element.scrollLeft -= 80;
-      else if (event.key === "Enter" && row && row.href) open(row.href);
+      else if (event.key === "Enter" && row && row.href)
+        this.drawn.get(this.active).querySelector(".runs-link").click();
       else if (event.key === "Enter" && isGroup) this.actions.toggle(row);
       else return;
       event.preventDefault();
@@ -285,7 +286,7 @@
 
     newRow(index) {
       const arrow = h("span", { class: "runs-arrow", "aria-hidden": "true" });
-      const name = h("a", { class: "runs-link", tabindex: -1, onclick: follow });
+      const name = h("a", { class: "runs-link", tabindex: -1, "data-keep": "yes" });
       const element = h("div", {
         class: "runs-row", role: "row", id: `runs-row-${index}`, "aria-rowindex": index + 2,
         onclick: (event) => {
