@@ -165,9 +165,9 @@ class Collection:
             look.problems[f"job {job}: {error}"] = None
 
     def _collect_attempt(self, job: JobKey, attempt: Attempt, look: _Look) -> None:
-        view = attempt.view()  # asked first: all that it knows of was sent before
-        left = False
         nodes = {0: attempt} | attempt.parts()
+        views = [of.view() for of in nodes.values()]  # asked first: all that they know of was sent
+        left = False
         folders = [(node, folder) for node, of in nodes.items() for folder in of.run_folders()]
         for node, folder in folders:
             try:
@@ -178,20 +178,28 @@ class Collection:
                 left = True
                 text = error.message if isinstance(error, RadtError) else str(error)
                 look.problems[f"run {folder.name}: {text}"] = None
-        if view.ended and not left:
-            late = [run_id for run_id in sorted(view.kept or ()) if not self._has_all_of(run_id)]
+        if views[0].ended and not left:
+            count = self._spool.submission.arrays[job.array].shape.nodes
+            kept = sorted(views[0].kept or ())
+            late = [run_id for run_id in kept if not self._has_all_of(run_id, count)]
             look.late |= dict.fromkeys(late)
-            if not late:
+            if not late and all(view.ended for view in views):
                 self._done.add((job, attempt.number))
 
-    def _has_all_of(self, run_id: str) -> bool:
+    def _has_all_of(self, run_id: str, nodes: int) -> bool:
         """Whether a run that has ended, and was sent, is here: a listing may be a minute old."""
         reader = self._store()[1]
         run = next(iter(reader.runs(run_ids=[run_id])), None)
         if run is None or not run.status.ended:
             return False
-        has_log = self._home.run_dir(run_id).output_log.exists()
-        return has_log or self._nodes_deliver or PARENT in reader.tags(run_id)
+        if self._nodes_deliver or PARENT in reader.tags(run_id):
+            return True
+        run_dir = self._home.run_dir(run_id)
+        if not run_dir.output_log.exists():
+            return False
+        # Files that MLflow has got are here no more.
+        of_nodes = all(_of_node(run_dir, node).is_dir() for node in range(1, nodes))
+        return of_nodes or progress_of(reader, run_id).delivered
 
     def _supersede(self, job: JobKey, newest: Attempt, look: _Look) -> None:
         """Mark the runs of earlier attempts that the newest does not go on from."""
@@ -285,8 +293,7 @@ class Collection:
             for source, name in unpacked.files():
                 target = run_dir.output_log if name == OUTPUT_LOG else run_dir.path / name
                 if node:
-                    inside = name.removeprefix(f"{ARTIFACTS}/")
-                    target = run_dir.artifacts / f"node-{node}" / inside
+                    target = _of_node(run_dir, node) / name.removeprefix(f"{ARTIFACTS}/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
         writer, reader = self._store()
@@ -336,6 +343,11 @@ class Collection:
             self._writer = StoreWriter(self._home.store_path)
             self._reader = StoreReader(self._home.store_path)
         return self._writer, self._reader
+
+
+def _of_node(run_dir: RunDir, node: int) -> Path:
+    """Return where files of another node than the run's first are."""
+    return run_dir.artifacts / f"node-{node}"
 
 
 def collect(
