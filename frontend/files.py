@@ -16,6 +16,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import parse_qs, quote, urlencode
@@ -143,29 +144,47 @@ def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
 def _log(source: Source, run_id: str) -> Response:
     record = _record(source, run_id)
     name = f"{_stem(record)}-{_OUTPUT_LOG}"
-    return _sent(open_log(record, source.address), name, _TEXT)
+    return _sent(open_any_log(source, record), name, _TEXT)
 
 
-def open_artifact(record: RunRecord, store: StoreAddress, path: str) -> BinaryIO:
-    """Open an artifact in a run's spool, or in MLflow's artifacts if they are here.
+def open_artifact(source: Source, record: RunRecord, path: str) -> BinaryIO:
+    """Open an artifact in a run's spool, in MLflow's artifacts here, or a copy of it from there.
 
     Raises:
-        RunNotFoundError: There is no such file on this machine.
+        RunNotFoundError: There is no such file, or it cannot be reached from here.
+        ArchiveError: MLflow cannot be asked.
     """
-    problem: RunNotFoundError | None = None
-    for folder in folders_of(record, store):
-        try:
+    folders = folders_of(record, source.address)
+    for folder in folders:
+        with suppress(RunNotFoundError):
             return open_below(folder.path, path)
-        except RunNotFoundError as error:
-            problem = error
-    raise problem or RunNotFoundError(
+    if source.remote.is_there(record):
+        return source.remote.open(record, path)
+    if folders:
+        return open_below(folders[0].path, path)  # which says why not
+    raise RunNotFoundError(
         f"the artifacts of run {record.run_id[:12]} are not on this machine",
         f"They are on {record.host}" if record.host else None,
     )
 
 
+def open_any_log(source: Source, record: RunRecord) -> BinaryIO:
+    """Open a run's log on this machine, or a copy of what MLflow has of it.
+
+    Raises:
+        RunNotFoundError: The log cannot be reached from here.
+        ArchiveError: MLflow cannot be asked.
+    """
+    try:
+        return open_log(record, source.address)
+    except RunNotFoundError:
+        if not source.remote.is_there(record):
+            raise
+        return source.remote.open(record, _OUTPUT_LOG)
+
+
 def _artifact(source: Source, run_id: str, path: str) -> Response:
-    file = open_artifact(_record(source, run_id), source.address, path)
+    file = open_artifact(source, _record(source, run_id), path)
     return _sent(file, path.rpartition("/")[2], _BINARY)
 
 
@@ -173,7 +192,7 @@ def _view(source: Source, run_id: str, path: str) -> Response:
     media_type = MEDIA_TYPES.get(suffix_of(path))
     if media_type is None:
         raise RunNotFoundError("only pictures, sounds and films are shown", "Download the file")
-    file = open_artifact(_record(source, run_id), source.address, path)
+    file = open_artifact(source, _record(source, run_id), path)
     status = os.fstat(file.fileno())
     # Werkzeug's own wrapper can begin in the middle, which players ask for.
     response = Response(FileWrapper(file), mimetype=media_type, direct_passthrough=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
@@ -16,15 +16,16 @@ from urllib.parse import quote
 from dash import Dash
 from flask import Response, request
 
-from radt.errors import RunNotFoundError
+from radt.errors import ArchiveError, RunNotFoundError
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import kind_of
 from radt.frontend.data.run.media import TABLE_BEGINS, Sequence, is_copy, sequences_of
 from radt.frontend.data.run.preview import preview
-from radt.frontend.data.run_files import list_artifacts
+from radt.frontend.data.run_files import Artifact, Listing, Place, list_artifacts
 from radt.frontend.data.source import Source
-from radt.frontend.files import answered, open_artifact, open_log, path_asked, refused
+from radt.frontend.files import answered, open_any_log, open_artifact, path_asked, refused
 from radt.frontend.pages.workload_tables import files_place
+from radt.home import TABLES
 from radt.store.records import RunRecord
 
 #: Files of a run that the page lists or shows by step.
@@ -58,9 +59,19 @@ def base_address(run_id: str) -> str:
 def _files(source: Source, record: RunRecord) -> Response:
     """Answer with the run's files and sequences; without content if the page has them."""
     listing = list_artifacts(record, source.address, MAX_FILES)
-    sequences = sequences_of(
-        (file.path for file in listing.files), lambda path: _is_table(source, record, path)
-    )
+    place = ""
+    if record.status.ended and not any(f.place is Place.DELIVERED for f in listing.files):
+        try:
+            listing = _with_remote(listing, source.remote.sizes(record))
+        except ArchiveError as error:
+            place = str(error)
+    is_here = {file.path: file.place is not Place.REMOTE for file in listing.files}
+
+    def is_table(path: str) -> bool:
+        # Not every file in JSON is fetched to look at how it begins.
+        return _begins_as_table(source, record, path) if is_here[path] else _is_named_table(path)
+
+    sequences = sequences_of(is_here, is_table)
     in_steps = {item.path for each in sequences for item in each.items if len(each.items) > 1}
     files = [
         [_encoded(file.path), file.size_bytes, kind_of(file.path)]
@@ -70,7 +81,7 @@ def _files(source: Source, record: RunRecord) -> Response:
     content = {
         "files": files,
         "left_out": listing.left_out,
-        "place": files_place(record, listing),
+        "place": place or files_place(record, listing),
         "sequences": [_sequence(each) for each in sequences],
     }
     data = json.dumps(content)
@@ -80,12 +91,24 @@ def _files(source: Source, record: RunRecord) -> Response:
     return _json(content | {"digest": digest})
 
 
-def _is_table(source: Source, record: RunRecord, path: str) -> bool:
+def _with_remote(listing: Listing, sizes: Mapping[str, int]) -> Listing:
+    """Return a listing with the files that only MLflow has."""
+    here = {file.path for file in listing.files}
+    there = (Artifact(p, size, Place.REMOTE) for p, size in sizes.items() if p not in here)
+    files = sorted((*listing.files, *there), key=lambda artifact: artifact.path)
+    return Listing(tuple(files[:MAX_FILES]), listing.left_out + max(0, len(files) - MAX_FILES))
+
+
+def _begins_as_table(source: Source, record: RunRecord, path: str) -> bool:
     try:
-        with open_artifact(record, source.address, path) as file:
+        with open_artifact(source, record, path) as file:
             return file.read(len(TABLE_BEGINS)) == TABLE_BEGINS
     except (RunNotFoundError, OSError):
         return False  # just delivered or deleted
+
+
+def _is_named_table(path: str) -> bool:
+    return path.startswith(f"{TABLES}/")
 
 
 def _sequence(sequence: Sequence) -> dict[str, Any]:
@@ -101,23 +124,23 @@ def _encoded(path: str) -> str:
 
 def _preview(source: Source, record: RunRecord) -> Response:
     path = path_asked()
-    with open_artifact(record, source.address, path) as file:
+    with open_artifact(source, record, path) as file:
         return _json(asdict(preview(file, path)))
 
 
 def _log(source: Source, record: RunRecord) -> Response:
     before, after = _place("before"), _place("after")
     try:
-        with open_log(record, source.address) as file:
+        with open_any_log(source, record) as file:
             part = log.part_before(file, before) if after is None else log.part_after(file, after)
-    except RunNotFoundError as error:  # no failure: many runs have none
+    except (RunNotFoundError, ArchiveError) as error:  # no failure: many runs have none
         return _json({"missing": str(error)})
     return _json(asdict(part))
 
 
 def _search(source: Source, record: RunRecord) -> Response:
     text = request.args.get("text", "")[:_MAX_QUERY]
-    with open_log(record, source.address) as file:
+    with open_any_log(source, record) as file:
         found = log.search(file, text, _place("scanned") or 0, _place("lines") or 0)
     return _json(asdict(found))
 

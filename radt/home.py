@@ -46,6 +46,8 @@ NO_POSTGRES = "none"
 #: Set for training processes: the run they belong to, and its spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
+#: Folders of artifacts for what scripts log by name (`radt.run.media`).
+IMAGES, TABLES = "images", "tables"
 #: Set in containers, whose processes no keeper reaps: the script takes its accounts itself.
 OWN_TOTALS_VARIABLE = "RADT_OWN_TOTALS"
 

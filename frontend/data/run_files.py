@@ -45,6 +45,7 @@ class Place(StrEnum):
 
     SPOOL = "spool"  # the run's folder on the machine that ran it
     DELIVERED = "delivered"  # MLflow's artifacts, in a folder on this machine
+    REMOTE = "remote"  # MLflow's artifacts elsewhere (`radt.frontend.data.remote_files`)
 
 
 @dataclass(frozen=True, slots=True)

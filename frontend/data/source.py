@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from radt.errors import CodecError, RadtError, SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.frontend.data.cells import Cells
 from radt.frontend.data.connections import Connection
+from radt.frontend.data.remote_files import RemoteFiles
 from radt.frontend.data.series_cache import Ask, Tracks
 from radt.model import SeriesKind
 from radt.store.backend import StoreAddress
@@ -76,6 +77,7 @@ class Source:
     ) -> None:
         self.address = StoreAddress.of(store)
         self.imports = imports
+        self.remote = RemoteFiles()
         self._connection = Connection.of(self.address)
         self._lock = threading.Lock()
         # Held by the one thread that polls the store.
@@ -210,6 +212,7 @@ class Source:
         if self.imports is not None:
             self.imports.close()
         self._connection.close()
+        self.remote.close()
         self._forget_other_stores()
 
     def _ask(self) -> str:

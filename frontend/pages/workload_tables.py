@@ -180,6 +180,8 @@ def files_place(run: RunRecord, listing: Listing) -> str:
     """Return where a run's files are, unless they are in its own folder on this machine."""
     if any(file.place is Place.DELIVERED for file in listing.files):
         return "from MLflow's artifacts in the data folder"
+    if any(file.place is Place.REMOTE for file in listing.files):
+        return f"from MLflow at {masked(run.tracking_uri)}"
     if listing.files:
         return ""
     if run.is_from_mlflow:

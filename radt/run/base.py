@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
-from radt.home import RunDir
+from radt.home import IMAGES, TABLES, RunDir
 from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.files import add_content, add_file
 from radt.run.instruments import EpochMarker, Instruments, Span
 from radt.run.limits import LimitedJournal
-from radt.run.media import IMAGE_SUFFIXES, IMAGES, TABLES, json_of, path_at, png_of, stepped
+from radt.run.media import IMAGE_SUFFIXES, json_of, path_at, png_of, stepped
 from radt.run.passthrough import NullJournal
 from radt.run.steps import Batch, Batches
 

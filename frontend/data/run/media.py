@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from radt.frontend.data.run.kinds import Kind, kind_of
-from radt.run.media import IMAGES, TABLES
+from radt.home import IMAGES, TABLES
 
 #: How a table begins that MLflow's or radt's ``log_table`` wrote.
 TABLE_BEGINS = b'{"columns":'

@@ -149,6 +149,27 @@ class MlflowLocation:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def files(self, most: int) -> dict[str, int]:
+        """Return the size in bytes of at most ``most`` files below the folder, by path.
+
+        Raises:
+            FileMissingError: MLflow does not have the run.
+            ArchiveError: The server cannot be asked.
+        """
+        from mlflow.tracking import MlflowClient
+
+        sizes: dict[str, int] = {}
+        with _mlflow(str(self)):
+            client = MlflowClient(self.tracking_uri)
+            waiting = [self.path]
+            while waiting and len(sizes) < most:
+                for entry in client.list_artifacts(self.run_id, waiting.pop() or None):
+                    if entry.is_dir:
+                        waiting.append(entry.path)
+                    else:
+                        sizes[entry.path] = entry.file_size or 0
+        return sizes
+
     def below(self, folder: str) -> MlflowLocation:
         return MlflowLocation(self.tracking_uri, self.run_id, f"{self.path}/{folder}".strip("/"))
 

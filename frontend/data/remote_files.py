@@ -1,0 +1,139 @@
+"""Artifacts that only MLflow has: of runs of other machines, in S3 or at its server.
+
+A store may name any address, and MLflow's credentials go to it. So only the server or database that
+this dashboard's own settings name is asked, never one that only the store names. Files that are
+looked at are copied into a temporary folder, as long as the dashboard runs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from radt import units
+from radt.delivery.archive.locations import MlflowLocation
+from radt.errors import ArchiveError, RunNotFoundError, UsageError
+from radt.home import Home
+from radt.store.records import RunRecord
+
+#: A listing is asked for again after this time.
+_LISTED_S = 60.0
+_MAX_FILES = 20_000
+#: Larger files are not fetched.
+_MAX_BYTES = 1_000_000_000
+#: Fetched files in all; the oldest are removed.
+_CACHED_BYTES = 2_000_000_000
+
+
+@dataclass
+class _Run:
+    """What is known of a run's artifacts; ``problem`` why they could not be listed."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    problem: ArchiveError | None = None
+    listed_at: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class RemoteFiles:
+    """The artifacts of runs at the MLflow of the settings. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._fetched: OrderedDict[tuple[str, str], Path] = OrderedDict()
+        self._lock = threading.Lock()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+
+    def is_there(self, record: RunRecord) -> bool:
+        """Return whether MLflow may be asked for the run's artifacts."""
+        if not record.mlflow_run_id or not record.tracking_uri:
+            return False
+        try:
+            own = Home.resolve().tracking_uri()
+        except UsageError:
+            return False
+        return record.tracking_uri.rstrip("/") == own.rstrip("/")
+
+    def sizes(self, record: RunRecord) -> Mapping[str, int]:
+        """Return the sizes in bytes of a run's artifacts; nothing if MLflow may not be asked.
+
+        Raises:
+            ArchiveError: MLflow cannot be asked, or the run is gone there.
+        """
+        if not self.is_there(record):
+            return {}
+        with self._lock:
+            run = self._runs.setdefault(record.run_id, _Run())
+        with run.lock:
+            if not run.listed_at or time.monotonic() - run.listed_at > _LISTED_S:
+                try:
+                    run.sizes, run.problem = _location(record).files(_MAX_FILES), None
+                except ArchiveError as error:
+                    run.problem = error
+                run.listed_at = time.monotonic()
+            if run.problem is not None:
+                raise run.problem
+            return run.sizes
+
+    def open(self, record: RunRecord, path: str) -> BinaryIO:
+        """Open a copy of an artifact; the caller closes it.
+
+        Raises:
+            RunNotFoundError: MLflow does not have the file, or it is too large to be copied.
+            ArchiveError: MLflow cannot be asked.
+        """
+        size = self.sizes(record).get(path)  # no other path is ever asked for
+        if size is None:
+            raise RunNotFoundError(f"MLflow has no file {path[:200]!r} of the run")
+        if size > _MAX_BYTES:
+            raise RunNotFoundError(
+                f"the file has {units.size(size)}, too much to copy", "Download it from MLflow"
+            )
+        key = (record.run_id, path)
+        with self._runs[record.run_id].lock:
+            with self._lock:
+                known = self._fetched.get(key)
+            if known is not None:
+                return known.open("rb")
+            target = self._place()
+            _location(record).fetch(path, target)
+            file = target.open("rb")
+        with self._lock:
+            self._fetched[key] = target
+            self._forget_oldest()
+        return file
+
+    def close(self) -> None:
+        """Remove all copies."""
+        with self._lock:
+            self._fetched.clear()
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+
+    def _place(self) -> Path:
+        with self._lock:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="radt-dashboard-")
+            self._count += 1
+            return Path(self._folder.name) / str(self._count)
+
+    def _forget_oldest(self) -> None:
+        total = sum(path.stat().st_size for path in self._fetched.values())
+        while total > _CACHED_BYTES and len(self._fetched) > 1:
+            _, oldest = self._fetched.popitem(last=False)
+            with suppress(OSError):
+                total -= oldest.stat().st_size
+                oldest.unlink()  # who has it open reads on
+
+
+def _location(record: RunRecord) -> MlflowLocation:
+    return MlflowLocation(record.tracking_uri, record.mlflow_run_id or "", "")
