@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import platform
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +14,7 @@ import pytest
 from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
+from mlflow.tracking import MlflowClient
 
 from radt.frontend import app
 from radt.frontend.auth import Access
@@ -23,7 +26,9 @@ from radt.frontend.data.run_files import shown_line
 from radt.frontend.data.source import Source
 from radt.frontend.files import view_address
 from radt.frontend.run_routes import base_address
+from radt.store.reader import StoreReader
 from tests.frontend.workload_support import Bench, Planted
+from tests.support.bench import mlflow_database
 
 LINE = st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""))
 
@@ -217,3 +222,53 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
     for path in ("../secret.png", "/etc/passwd", "link.png", "a.svg/../a.svg"):
         answer = get(client, f"/run/{RUN}/preview?path={path}")
         assert answer.status_code == 404, path
+
+
+# -- files that only MLflow has -------------------------------------------------------------------
+
+
+def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
+    tmp_path: Path, store_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(mlflow_database(), tmp_path / "far.db")
+    uri = f"sqlite:///{tmp_path / 'far.db'}"
+    mlflow = MlflowClient(uri)
+    mlflow_id = mlflow.create_run(
+        mlflow.create_experiment("far", (tmp_path / "far").as_uri())
+    ).info.run_id
+    mlflow.log_text(mlflow_id, "printed\n", "output.log")
+    mlflow.log_text(mlflow_id, '{"columns": ["x"], "data": [[1]]}', "tables/t/step-3.json")
+    mlflow.log_text(mlflow_id, "<svg/>", "images/odd name+/step-3.svg")
+    (tmp_path / "secret.txt").write_text("of others")
+    bench = Bench(store_path, host="another-machine")
+    run = Planted("a")
+    bench.workload("solo", [run])
+    with bench.writer.transaction(), StoreReader(store_path) as reader:
+        record = reader.run(run.run_id)
+        bench.writer.put_run(replace(record, tracking_uri=uri, mlflow_run_id=mlflow_id))
+    bench.close()
+    client = app.create_app(source, Access()).server.test_client()
+    base = base_address(run.run_id)
+    monkeypatch.setenv("RADT_TRACKING_URI", "https://ours.example")
+    listing = get(client, f"{base}/files").json
+    assert listing["files"] == []
+    assert "missing" in get(client, f"{base}/log").json
+
+    monkeypatch.setenv("RADT_TRACKING_URI", uri)
+    listing = get(client, f"{base}/files").json
+    assert [path for path, *_ in listing["files"]] == [
+        *("images/odd%20name%2B/step-3.svg", "output.log", "tables/t/step-3.json")
+    ]
+    assert [each["name"] for each in listing["sequences"]] == ["odd name+", "t"]
+    assert listing["place"] == f"from MLflow at {uri}"
+    assert get(client, f"{base}/log").json["lines"] == ["printed"]
+    table = get(client, f"{base}/preview?path=tables/t/step-3.json").json
+    assert table["rows"] == [["1"]]
+    for _ in range(2):
+        image = get(client, view_address(run.run_id, "images/odd name+/step-3.svg"))
+        assert (image.status_code, image.data) == (200, b"<svg/>")
+    for path in ("../secret.txt", "missing.txt", "", "tables/../output.log"):
+        assert get(client, f"{base}/preview?path={path}").status_code == 404, path
+    mlflow.delete_run(mlflow_id)
+    (tmp_path / "far.db").unlink()
+    assert get(client, f"{base}/log").json["lines"] == ["printed"]  # the copy

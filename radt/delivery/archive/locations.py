@@ -132,6 +132,7 @@ class MlflowLocation:
         return None
 
     def fetch(self, path: str, target: Path) -> None:
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # on stderr
         from mlflow.artifacts import download_artifacts
 
         where = f"{self}/{path}"
