@@ -51,11 +51,6 @@ def register(app: Dash, source: Source) -> None:
     route("search", _search)
 
 
-def base_address(run_id: str) -> str:
-    """Return the beginning of the addresses of a run's routes."""
-    return f"/run/{quote(run_id, safe='')}"
-
-
 def _files(source: Source, record: RunRecord) -> Response:
     """Answer with the run's files and sequences; without content if the page has them."""
     listing = list_artifacts(record, source.address, MAX_FILES)

@@ -80,12 +80,11 @@ PAGE = Page("/run", "Run", layout, register, _chosen)
 
 
 def _shown(subject: RunSubject) -> dict[str, Any]:
-    """Return the browser's state: the shown run, its routes, and whether it still runs."""
+    """Return the browser's state: the shown run, the other one, and whether it still runs."""
     return {
         "id": subject.run.run_id,
         "other": None if subject.other is None else subject.other.run_id,
         "live": subject.is_live,
-        "base": run_routes.base_address(subject.run.run_id),
     }
 
 

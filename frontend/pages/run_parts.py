@@ -28,7 +28,7 @@ from radt.model import RunStatus
 from radt.store.records import Float64Array
 
 #: The size of a metric's small curve.
-_CURVE_WIDTH, _CURVE_HEIGHT = 96, 20
+_CURVE_WIDTH, _CURVE_HEIGHT = 72, 20
 
 
 def head(subject: RunSubject) -> Component:

@@ -1,5 +1,4 @@
-/* The Run page: which run, and its files. Whatever files contain becomes text nodes here; pictures,
-   sounds and films are elements with an address of their own (frontend/files.py). */
+/* The Run page: which run, and its files (media.js shows what is in them). */
 "use strict";
 
 (function () {
@@ -10,14 +9,12 @@
 
   const state = { id: null, ticks: 0, digest: "", files: [], chosen: "", filter: "" };
 
-  /* Fetch JSON from a route of the run; null if nothing has changed. */
+  /* Fetch JSON from a route of the run that is shown. */
   async function ask(name, query) {
     const shown = state.root;
-    const answer = await fetch(`${state.base}/${name}?${query}`);
+    const answer = await window.radt.media.ask(state, name, query);
     if (shown !== state.root) throw new DOMException("another run is shown", "AbortError");
-    if (answer.status === 204) return null;
-    if (!answer.ok) throw new Error((await answer.text()).trim());
-    return answer.json();
+    return answer;
   }
 
   /* A text with the unit that a reader of file lists expects: `12.3 KB`. */
@@ -36,34 +33,7 @@
     }
   }
 
-  const address = (action, path) => `/files/${encodeURIComponent(state.id)}/${action}?path=${path}`;
-
   /* ---- a file ---------------------------------------------------------------------------------- */
-
-  /* What shows an image, a sound or a film; undefined for other kinds. */
-  function player(kind, path, label) {
-    const src = address("view", path);
-    if (kind === "image") return h("img", { src, alt: label });
-    if (kind !== "audio" && kind !== "video") return undefined;
-    return h(kind, { src, controls: true, preload: "metadata", "aria-label": label });
-  }
-
-  /* A table or a text that the server has read; Markdown is text here. */
-  function content(read, label) {
-    const note = read.note && h("p", { class: "workload-dim" }, read.note);
-    if (read.kind !== "table") {
-      const text = read.text && h("pre", { class: "workload-log", tabindex: 0, "aria-label": label }, read.text);
-      return [text, note || (!read.text && h("p", { class: "workload-dim" }, "Empty"))].filter(Boolean);
-    }
-    const side = (place) => (read.numeric[place] ? "workload-right" : null);
-    const head = read.columns.map((name, place) => h("th", { scope: "col", class: side(place) }, name));
-    const rows = read.rows.map((row) =>
-      h("tr", {}, row.map((cell, place) =>
-        h("td", { class: cell === null ? "workload-dim" : side(place) }, cell === null ? "–" : cell))));
-    const table = h("table", { class: "workload-table" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
-    const scrolling = { class: "workload-scroll run-table", tabindex: 0, role: "region", "aria-label": `${label}, scrolls` };
-    return [h("div", scrolling, table), note].filter(Boolean);
-  }
 
   /* Show a file under the list, or beside it. */
   async function show(path) {
@@ -75,12 +45,13 @@
     for (const button of document.querySelectorAll("#run-files button"))
       setAttribute(button, "aria-current", button.dataset.path === path && "true");
     const label = readable(path);
+    const { address, content, player } = window.radt.media;
     const head = h("div", { class: "run-preview-head" }, h("strong", {}, label),
       file && h("span", { class: "workload-dim" }, size(file[1])),
-      h("a", { href: address("artifact", path), download: "" }, "download"));
+      h("a", { href: address(state, "artifact", path), download: "" }, "download"));
     markdown.hidden = true;
     const kind = file && file[2];
-    const played = player(kind, path, label);
+    const played = player(state, kind, path, label);
     if (played) {
       played.addEventListener("error", () =>
         box.append(h("p", { class: "workload-dim" }, `The browser cannot show this as ${kind}.`)));
@@ -141,7 +112,8 @@
     state.digest = listing.digest;
     state.files = listing.files;
     list(listing);
-    window.radt.runMedia.fill(listing.sequences);
+    const names = window.radt.media.fill([{ id: state.id, sequences: listing.sequences }]);
+    document.getElementById("run-media-panel").hidden = !names;
     const wanted = (window.radt.view.options || {})["run.file"];
     if (first && wanted && listing.files.some(([path]) => path === wanted)) show(wanted);
   }
@@ -152,7 +124,7 @@
     if (error.name !== "AbortError") console.warn(error.message);
   });
 
-  window.radt.run = { ask, player, content, size, state };
+  window.radt.run = { ask, size, state };
 
   register({
     runPick: (chosen, shown) => {
@@ -175,9 +147,9 @@
       const root = document.getElementById("run-files");
       if (!shown || !root) return noUpdate();
       if (state.id !== shown.id || state.root !== root) {
-        Object.assign(state, { id: shown.id, base: shown.base, live: shown.live, root,
+        Object.assign(state, { id: shown.id, live: shown.live, root,
           ticks: 0, digest: "", files: [], chosen: "", filter: "" });
-        window.radt.runMedia.begin();
+        window.radt.media.begin(document.getElementById("run-media"));
         quietly(readFiles());
         quietly(window.radt.runLog.begin());
         return noUpdate();

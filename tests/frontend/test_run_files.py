@@ -25,7 +25,6 @@ from radt.frontend.data.run.preview import MAX_ROWS, Preview, preview
 from radt.frontend.data.run_files import shown_line
 from radt.frontend.data.source import Source
 from radt.frontend.files import view_address
-from radt.frontend.run_routes import base_address
 from radt.store.reader import StoreReader
 from tests.frontend.workload_support import Bench, Planted
 from tests.support.bench import mlflow_database
@@ -197,7 +196,7 @@ def test_pictures_are_shown_in_a_sandbox_and_nothing_else_is(client: FlaskClient
     for name in ("a.html", "", "missing.png", "link.png", "../secret.png", "../../secret.png"):
         assert get(client, view_address(RUN, name)).status_code == 404, name
     assert not {kind for kind in MEDIA_TYPES.values() if "html" in kind or "pdf" in kind}
-    html = get(client, f"{base_address(RUN)}/preview?path=a.html")
+    html = get(client, f"/run/{RUN}/preview?path=a.html")
     assert html.mimetype == "application/json"
     assert json.loads(html.data)["text"] == "<script>1</script>"
 
@@ -248,7 +247,7 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
         bench.writer.put_run(replace(record, tracking_uri=uri, mlflow_run_id=mlflow_id))
     bench.close()
     client = app.create_app(source, Access()).server.test_client()
-    base = base_address(run.run_id)
+    base = f"/run/{run.run_id}"
     monkeypatch.setenv("RADT_TRACKING_URI", "https://ours.example")
     listing = get(client, f"{base}/files").json
     assert listing["files"] == []

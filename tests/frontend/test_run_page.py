@@ -92,15 +92,15 @@ def card(page: Page, name: str):
     return page.locator(f".run-card[data-name='{name}']")
 
 
-def pixels(page: Page, name: str) -> list[object]:
-    """The pixels of a card's image as the browser has loaded it."""
+def pixels(page: Page, name: str, run: int = 0) -> list[object]:
+    """The pixels of a card's image, of one of its runs, as the browser has loaded it."""
     content = page.evaluate(
         """async (image) => {
           await image.decode();
           const answer = await fetch(image.src);
           return [...new Uint8Array(await answer.arrayBuffer())];
         }""",
-        card(page, name).locator("img").element_handle(),
+        card(page, name).locator("img").nth(run).element_handle(),
     )
     return np.asarray(Image.open(io.BytesIO(bytes(content)))).tolist()
 
@@ -270,11 +270,12 @@ def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_pa
 def test_another_run_beside_it_a_long_log_and_a_run_without_anything(
     bench, serve, watched, store_path
 ):
-    first = planted(store_path, "a", {"environment/packages.txt": "torch==2.6\nnumpy==2.1\n"})
+    packages, image = "environment/packages.txt", "images/x/step-1.png"
+    first = planted(store_path, "a", {packages: "torch==2.6\nnumpy==2.1\n", image: png(10)})
     second = planted(
         store_path,
         "b",
-        {"environment/packages.txt": "torch==2.7\nnumpy==2.1\n"},
+        {packages: "torch==2.7\nnumpy==2.1\n", image: png(20), "images/y.png": png(30)},
         params={"lr": "0.2"},
     )
     lines = [f"line {n}" + (" with a Needle" if n % 50_000 == 7 else "") for n in range(1_000_000)]
@@ -283,7 +284,8 @@ def test_another_run_beside_it_a_long_log_and_a_run_without_anything(
     empty = Planted("a", cores=None)
     bench.workload("empty", [empty])
     page = watched.page
-    page.goto(f"{serve()}/workload")
+    site = serve()
+    page.goto(f"{site}/workload")
     page.locator("#workload-pick").click()
     page.get_by_role("option").filter(has_text="pair").click()
     page.locator("#workload-rows a").filter(has_text="b").click()
@@ -318,7 +320,15 @@ def test_another_run_beside_it_a_long_log_and_a_run_without_anything(
     page.locator("h1").click()
     assert not [one for one in stops(page, 30) if one.startswith("unseen")]
 
-    page.goto(f"{page.url.partition('/run')[0]}/run?id={empty.run_id}")
+    # Side by side.
+    page.goto(f"{site}/compare?s=planted:r{first.run_id[:12]},r{second.run_id[:12]}")
+    page.locator("#compare-media-panel summary").click()
+    expect(card(page, "x").locator("img")).to_have_count(2)
+    assert [pixels(page, "x", run)[0] for run in (0, 1)] == [[10] * 4, [20] * 4]
+    expect(card(page, "y").locator(".run-pane").first).to_contain_text("none")
+    assert findings(page) == []
+
+    page.goto(f"{site}/run?id={empty.run_id}")
     expect(page.locator("#run-metrics")).to_have_text("No metrics recorded.")
     expect(page.locator("#run-files")).to_contain_text("no files")
     expect(page.locator("#run-log-note")).to_contain_text("is not on this machine")
