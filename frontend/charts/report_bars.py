@@ -12,6 +12,7 @@ from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.series_quantities import AnyQuantity
 from radt.frontend.charts.traces import Figure, escaped, shortened
+from radt.frontend.data.lines import apart
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.report_model import MAX_BARS, Bar, Size, column_of, peak_of
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour
@@ -203,7 +204,7 @@ def figure(
     traces += _peaks(quantity, known, factor, ink)
     # Only quantities of series may be negative.
     bottom = min([0.0, *(estimate.mean for _, _, estimate in known)]) * factor
-    limits = (bottom * _AIR, max(top * _AIR, 0.0 if bottom else 1e-12))
+    limits = (bottom * _AIR, top * _AIR or (0.0 if bottom else 1.0))
     layout = _layout(ink, bars, at, size, limits)
     layout["shapes"] = separators(blocks, at, ink)
     if bottom:
@@ -303,7 +304,8 @@ def _room_px(at: Sequence[float], size: Size) -> float:
 def _layout(
     ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, limits: tuple[float, float]
 ) -> Figure:
-    labels = [escaped(shortened(bar.label, _LABEL_CHARS)) for bar in bars]
+    names = apart([bar.label for bar in bars])
+    labels = [escaped(shortened(name, _LABEL_CHARS)) for name in names]
     widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
     room_px = _room_px(at, size)
     slanted = widest_px > room_px

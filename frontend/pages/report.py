@@ -269,7 +269,8 @@ def register(app: Dash, source: Source) -> None:
         for name in _SLOTS:
             quantity = in_slots.get(name)
             bars = found_bars.get(name, [])
-            is_there = any(bar.estimate is not None for bar in bars)
+            # A single bar says less than its number in the table.
+            is_there = len(bars) > 1 and any(bar.estimate is not None for bar in bars)
             hidden.append(not is_there)
             units.append(report_table.unit(quantity, bars) if quantity is not None else "")
             if quantity is None or not is_there:
