@@ -6,10 +6,10 @@ The address carries the same view, so that a link, a reload or the back button r
 Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
 search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``id`` the run of
 the Run page, ``c`` a chart (its metric, then its own settings; repeated), ``x``, ``level``,
-``smooth``, ``rel``, ``base`` and ``mono`` for all charts, ``col`` a column of the table of runs
-(its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom, ``o.NAME`` an option of one page.
-Without ``s``, ``c`` or ``col`` the dashboard picks, and keeps picking as new runs start; ``s=`` and
-``c=`` select nothing.
+``smooth``, ``ema``, ``robust``, ``rel``, ``base`` and ``mono`` for all charts, ``col`` a column of
+the table of runs (its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom, ``o.NAME`` an option
+of one page. Without ``s``, ``c`` or ``col`` the dashboard picks, and keeps picking as new runs
+start; ``s=`` and ``c=`` select nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _BOARD_NAMES = {
     "rel": "relative",
     "base": "baseline",
     "mono": "monochrome",
+    "ema": "ema",
+    "robust": "robust",
 }
 _CHART_NAMES = {
     "level": "level",
@@ -255,9 +257,9 @@ def _short(content: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[s
 
 
 def _value(name: str, text: str) -> object:
-    if name in ("log", "monochrome"):
+    if name in ("log", "monochrome", "robust"):
         return text == "1"
-    if name in ("smoothing_pct", "y_min", "y_max", "columns", "rows"):
+    if name in ("smoothing_pct", "ema", "y_min", "y_max", "columns", "rows"):
         try:
             number = float(text)
         except ValueError:

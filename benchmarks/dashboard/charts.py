@@ -168,7 +168,8 @@ def _shows_spike(path: Path, spec: ChartSpec, at: float, share: float) -> bool:
     data = chart_data(source, selection, spec, BoardSpec(), window)
     source.close()
     assert data is not None
-    return bool(np.nanmax(data.lines[0].curve.values) == stores.SPIKE)
+    line = data.lines[0]
+    return bool(np.nanmax(line.curve.values if line.high is None else line.high) == stores.SPIKE)
 
 
 def _bar(promise: str, measured_s: float, most_s: float) -> Bar:

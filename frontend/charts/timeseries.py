@@ -124,7 +124,7 @@ def figure(data: ChartData, look: Look) -> Figure:
             pen,
             ordinate,
             marked=marked,
-            smoothed=data.smoothing_width > 0,
+            smoothed=data.smoothing_width > 0 or data.ema > 0,
         )
     ticks = data.ticks if rug_rows else ()
     strokes = {
@@ -153,6 +153,7 @@ def figure(data: ChartData, look: Look) -> Figure:
         "aggregate": None if data.aggregate is None else data.aggregate.value,
         "level": data.level.value,
         "relative": data.relative.value,
+        "band": _band_text(data, shown),
         "notes": [*data.notes, *_left_out(shown, ordinate)],
         "lines": _listed(lines, {line.key: pen for line, pen in drawn}, look.scheme),
     }
@@ -211,7 +212,7 @@ def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tupl
     spec = data.spec
     plain = data.relative is Relative.OFF
     from_zero = data.quantity.from_zero and plain
-    low, high = y_range(lines, data.window, ordinate, from_zero=from_zero)
+    low, high = y_range(lines, data.window, ordinate, from_zero=from_zero, robust=data.robust)
     if data.relative is not Relative.RATIO:
         hand_low, hand_high = (
             None if limit is None else limit * ordinate.factor for limit in (spec.y_min, spec.y_max)
@@ -234,21 +235,31 @@ def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
 
 
 def y_range(
-    lines: Sequence[Line], window: Window, ordinate: Ordinate, *, from_zero: bool
+    lines: Sequence[Line],
+    window: Window,
+    ordinate: Ordinate,
+    *,
+    from_zero: bool,
+    robust: bool = False,
 ) -> tuple[float, float]:
-    """Return the lowest and highest value within the window, scaled, with a margin."""
+    """Return the lowest and highest value within the window, scaled, with a margin.
+
+    A ``robust`` range leaves out the lowest and highest 5 % of the points, as TensorBoard does.
+    """
     lows, highs = [], []
     for line in lines:
         seen = (line.curve.x >= window.start) & (line.curve.x <= window.end)
         if not seen.any():  # a zoom between two points shows the line that joins them
             seen[:] = True
-        for array in (line.curve.values, line.low, line.high):
+        drawn = (line.curve.values,) if robust else (line.curve.values, line.low, line.high)
+        for array in drawn:
             if array is not None:
                 finite = ordinate.of(array[seen])
                 finite = finite[np.isfinite(finite)]
                 if len(finite):
-                    lows.append(float(finite.min()))
-                    highs.append(float(finite.max()))
+                    ends = np.quantile(finite, (0.05, 0.95) if robust else (0, 1))
+                    lows.append(float(ends[0]))
+                    highs.append(float(ends[1]))
     if not lows:
         return (0.1, 1.0) if ordinate.log else (0.0, 1.0)
     low, high = min(lows), max(highs)
@@ -265,6 +276,23 @@ def _largest(line: Line) -> float:
     values = line.curve.values if line.high is None else line.high
     finite = values[np.isfinite(values)]
     return float(np.abs(finite).max()) if len(finite) else 0.0
+
+
+def _band_text(data: ChartData, lines: Sequence[Line]) -> str:
+    """Return what lines and bands are where these are not single samples: for the chart's head."""
+    each = max((line.samples_each for line in lines), default=1.0)
+    words = []
+    if data.ema > 0:
+        words.append(f"exponential mean {data.ema:g}")
+    elif data.smoothing_width > 0:
+        words.append("moving mean")
+    elif each > 1:
+        words.append(f"mean of {each:,.0f} samples a point")
+    if any(line.low is not None for line in lines):
+        words.append("band min–max")
+    if data.robust:
+        words.append("without outliers")
+    return ", ".join(words)
 
 
 def _left_out(lines: Sequence[Line], ordinate: Ordinate) -> list[str]:

@@ -20,7 +20,13 @@ import numpy as np
 
 from radt.frontend.data.axes import Axis, started_s
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
-from radt.frontend.data.cells import Cells, group_starts, mean_within, power_of_two
+from radt.frontend.data.cells import (
+    Cells,
+    exponential_mean,
+    group_starts,
+    mean_within,
+    power_of_two,
+)
 from radt.frontend.data.lines import Feed, without_parts
 from radt.frontend.data.model import BoolArray, Curve, Line
 from radt.frontend.data.spec import ID_DIGITS, Aggregate, Relative, Window
@@ -113,6 +119,7 @@ def workload_line(
     *,
     zero: float = 0.0,
     smoothing_width: float = 0.0,
+    ema: float = 0.0,
     surroundings: Sequence[Member] = (),
 ) -> Line | None:
     """Return the line of a workload; None if its members have no points.
@@ -128,14 +135,14 @@ def workload_line(
     method = f"{group.listener} {count}".strip()
     label = f"{group.run.workload_name}  {method}".strip()
     line = combine([on_grid(curve, edges) for curve in members], edges, aggregate, label, group.run)
-    if smoothing_width > 0:
+    if smoothing_width > 0 or ema > 0:
         around = [curve for curve in surroundings if len(curve.cells)] or members
         far = grid(around, None, zero) if surroundings else edges
         whole = line
         if surroundings:
             on_far = [on_grid(curve, far) for curve in around]
             whole = combine(on_far, far, aggregate, label, group.run)
-        line = smoothed(line, whole, far, smoothing_width)
+        line = smoothed(line, whole, far, smoothing_width, ema)
     return replace(
         line,
         key=group.key,
@@ -146,16 +153,20 @@ def workload_line(
     )
 
 
-def smoothed(line: Line, whole: Line, edges: Float64Array, width: float) -> Line:
-    """Return the moving mean of ``whole``, whose cells have these edges."""
+def smoothed(line: Line, whole: Line, edges: Float64Array, width: float, ema: float = 0.0) -> Line:
+    """Return the moving or exponential mean of ``whole``, whose cells have these edges."""
     values = whole.curve.values
     known = np.isfinite(values)
     if not known.any():
         return line
     half = (edges[1] - edges[0]) / 2
     middle = whole.curve.x[known]
-    gaps = np.concatenate(([False], np.diff(np.flatnonzero(known)) > 1))
-    mean = mean_within(middle - half, middle + half, values[known], gaps, line.curve.x, width)
+    if ema > 0:
+        averages = exponential_mean(values[known], np.ones(len(middle)), ema)
+        mean = np.interp(line.curve.x, middle, averages)
+    else:
+        gaps = np.concatenate(([False], np.diff(np.flatnonzero(known)) > 1))
+        mean = mean_within(middle - half, middle + half, values[known], gaps, line.curve.x, width)
     mean[~np.isfinite(line.curve.values)] = np.nan
     return replace(line, curve=Curve(line.curve.x, mean))
 

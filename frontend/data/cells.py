@@ -372,3 +372,22 @@ def mean_within(
     with np.errstate(invalid="ignore", divide="ignore"):
         result: Float64Array = np.where(seen > 0, below / seen, heights[nearest])
     return result
+
+
+def exponential_mean(values: Float64Array, counts: Float64Array, weight: float) -> Float64Array:
+    """Return TensorBoard's smoothing of values (N,), which begins unbiased.
+
+    A value of ``counts`` samples is taken for as many equal ones. Of single samples y it is
+    s = weight · s + (1 - weight) · y, divided by 1 - weight ** n after n of them
+    (``resmoothDataset`` in TensorBoard's ``line_chart_v2``).
+    """
+    kept = weight**counts
+    total = (1 - kept) * values
+    # Each pass joins stretches of twice as many values: log N passes instead of N steps.
+    reach = 1
+    while reach < len(values):
+        total[reach:] = total[reach:] + kept[reach:] * total[:-reach]
+        kept[reach:] = kept[reach:] * kept[:-reach]
+        reach *= 2
+    result: Float64Array = total / (1 - kept)
+    return result

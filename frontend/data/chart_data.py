@@ -12,6 +12,7 @@ from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
 from radt.frontend.data.cells import Cells, Shift, united
 from radt.frontend.data.lines import (
+    WIDTH_PX,
     Facts,
     Feed,
     Sight,
@@ -91,11 +92,17 @@ def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
 
 
 def chart_data(
-    source: Source, selection: Selection, spec: ChartSpec, board: BoardSpec, window: Window | None
+    source: Source,
+    selection: Selection,
+    spec: ChartSpec,
+    board: BoardSpec,
+    window: Window | None,
+    width_px: int = WIDTH_PX,
 ) -> ChartData | None:
     """Return the data of a chart for the chosen runs; None if none of them has the metric.
 
-    ``window`` is the visible part of the chart's x axis, None for all.
+    ``window`` is the visible part of the chart's x axis, None for all. Lines have up to two samples
+    for each of ``width_px``; of more, the mean and the extremes.
 
     Raises:
         StoreError: The store cannot be read, or a chunk is damaged.
@@ -103,7 +110,7 @@ def chart_data(
     series = series_of(source, tuple(selection.runs)).get(spec.metric)
     if not series:
         return None
-    return _Chart(source, selection, spec, board, window, series).data()
+    return _Chart(source, selection, spec, board, window, series, width_px).data()
 
 
 class _Chart:
@@ -117,9 +124,10 @@ class _Chart:
         board: BoardSpec,
         window: Window | None,
         series: Sequence[SeriesRecord],
+        width_px: int,
     ) -> None:
         self.source, self.selection, self.spec, self.board = source, selection, spec, board
-        self.window = window
+        self.window, self.width_px = window, width_px
         self.runs = selection.runs
         self.quantity = quantity_of(series)
         self.aggregate = spec.aggregate
@@ -137,8 +145,11 @@ class _Chart:
             self.axis = replace(self.axis, whole=whole)
         whole = self.axis.whole
         self.smoothing_width = (whole.end - whole.start) * spec.smoothing_of(board) / 100
+        self.ema = 0.0 if self.smoothing_width else spec.ema_of(board)
         self.around: Window | None = None
-        if window is not None and self.smoothing_width:
+        if window is not None and self.ema:
+            self.around = Window.of(min(whole.start, window.start - 1), window.end)
+        elif window is not None and self.smoothing_width:
             margin = self.smoothing_width / 2
             self.around = Window(window.start - margin, window.end + margin)
 
@@ -179,6 +190,8 @@ class _Chart:
             window=self.window or self.axis.whole,
             relative=relative,
             smoothing_width=self.smoothing_width,
+            ema=self.ema,
+            robust=self.board.robust,
             notes=notes,
         )
 
@@ -190,9 +203,10 @@ class _Chart:
             return hidden_line(feed.key, feed.label, feed.short, feed.stroke)
         around = self.read(feed, self.around) if self.around is not None else None
         points = points_each(
-            sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds)
+            sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds),
+            self.width_px,
         )
-        sight = Sight(self.window, self.smoothing_width, around, points)
+        sight = Sight(self.window, self.smoothing_width, around, points, self.ema)
         return run_line(feed, self.read(feed, self.window), sight)
 
     def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
@@ -208,6 +222,7 @@ class _Chart:
             self.window,
             zero=shift,
             smoothing_width=self.smoothing_width,
+            ema=self.ema,
             surroundings=self.members(group, self.around) if self.around is not None else (),
         )
 
@@ -239,7 +254,7 @@ class _Chart:
         for feed in self.feeds:
             if any(run.run_id in ids for run, _ in feed.parts):
                 around = self.read(feed, self.around) if self.around is not None else None
-                sight = Sight(self.window, self.smoothing_width, around)
+                sight = Sight(self.window, self.smoothing_width, around, ema=self.ema)
                 curve = mean_curve(self.read(feed, self.window), sight)
                 if len(curve.x):
                     curves[suffix(feed.key)] = curve

@@ -7,12 +7,12 @@ one line, named after the device, instead of several on top of each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
-from radt.frontend.data.cells import Cells, moving_mean
+from radt.frontend.data.cells import Cells, exponential_mean, moving_mean
 from radt.frontend.data.model import EMPTY, SCOPE_WORDS, BoolArray, Curve, Line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Window
@@ -20,8 +20,9 @@ from radt.model import Scope
 from radt.store.records import Float64Array, SeriesRecord
 from radt.units import plural
 
-#: Points of one line: two for each pixel of a wide chart.
-LINE_POINTS = 1600
+#: The width of lines in a wide chart, and their points: two for each pixel.
+WIDTH_PX = 800
+LINE_POINTS = 2 * WIDTH_PX
 #: The limit on points of all lines together: browsers draw each one.
 _CHART_POINTS = 16_000
 _LEAST_POINTS = 400
@@ -142,25 +143,25 @@ def without_parts(feeds: Sequence[Feed]) -> Sequence[Feed]:
 def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
     """Return the line of a feed; None without points.
 
-    A smoothed line is the moving mean, and its band the measured values.
+    With more points than the chart has room for, and where it is smoothed, the line is a mean, and
+    its band spans the measured values.
     """
     shown = cells if sight.window is None else _seen(cells, sight.window)
     if not len(shown):
         return None
     visible = sight.window or Window(float(shown.first[0]), float(shown.last[-1]))
     span = visible.end - visible.start
-    low = high = None
-    if sight.smoothing_width > 0:
-        stretches = _stretches(shown, sight.max_points // 2, span)
-        around = cells if sight.surroundings is None else sight.surroundings
-        curve = Curve(
-            stretches.middle,
-            moving_mean(around, stretches.middle, sight.smoothing_width),
-        )
-        low, high = stretches.low, stretches.high
-        curve, low, high = _with_gaps(stretches, curve, low, high)
+    bare = len(shown) <= sight.max_points and bool((shown.count == 1).all())
+    if bare and not sight.is_smoothed:
+        curve, low, high = points_of(shown, span, sight.max_points), None, None
     else:
-        curve = points_of(shown, span, sight.max_points)
+        stretches = _stretches(shown, sight.max_points // 2, span)
+        pauses = _pauses(stretches, span, sight.max_points)
+        stretches = replace(stretches, gap=pauses)
+        values = _smoothed(stretches, cells, sight)
+        curve = Curve(stretches.middle, values)
+        curve, low, high = _with_gaps(stretches, curve, stretches.low, stretches.high)
+        bare = False
     return Line(
         feed.key,
         feed.label,
@@ -171,7 +172,19 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
         high,
         estimated=feed.estimated,
         dash=feed.stroke.dash,
+        samples_each=1.0 if bare else float(stretches.count.mean()),
     )
+
+
+def _smoothed(stretches: Cells, cells: Cells, sight: Sight) -> Float64Array:
+    """Return a value per stretch: the mean of its values, or of those around or before it."""
+    around = cells if sight.surroundings is None else sight.surroundings
+    if sight.smoothing_width > 0:
+        return moving_mean(around, stretches.middle, sight.smoothing_width)
+    if sight.ema > 0:
+        averages = exponential_mean(around.mean, around.count, sight.ema)
+        return np.interp(stretches.last, around.last, averages)
+    return stretches.mean
 
 
 def mean_curve(cells: Cells, sight: Sight) -> Curve:
@@ -180,10 +193,7 @@ def mean_curve(cells: Cells, sight: Sight) -> Curve:
     if not len(shown):
         return EMPTY
     stretches = _stretches(shown, LINE_POINTS // 2, float(shown.last[-1] - shown.first[0]))
-    values = stretches.mean
-    if sight.smoothing_width > 0:
-        around = cells if sight.surroundings is None else sight.surroundings
-        values = moving_mean(around, stretches.middle, sight.smoothing_width)
+    values = _smoothed(stretches, cells, sight)
     curve, _, _ = _with_gaps(stretches, Curve(stretches.middle, values), values, values)
     return curve
 
@@ -192,52 +202,32 @@ def mean_curve(cells: Cells, sight: Sight) -> Curve:
 class Sight:
     """The visible part of lines: ``window`` None for all.
 
-    A line is smoothed over ``smoothing_width`` units of the x axis, with the data around the window
-    in ``surroundings``. It is drawn with at most about ``max_points``.
+    A line is smoothed over ``smoothing_width`` units of the x axis, or exponentially with the
+    weight ``ema``, with the data around the window in ``surroundings``. It is drawn with at most
+    about ``max_points``.
     """
 
     window: Window | None = None
     smoothing_width: float = 0.0
     surroundings: Cells | None = None
     max_points: int = LINE_POINTS
+    ema: float = 0.0
+
+    @property
+    def is_smoothed(self) -> bool:
+        return self.smoothing_width > 0 or self.ema > 0
 
 
-def points_each(lines: int) -> int:
+def points_each(lines: int, width_px: int = WIDTH_PX) -> int:
     """Return the number of points per line; extremes stay, stretches get longer."""
-    return max(_LEAST_POINTS, min(LINE_POINTS, _CHART_POINTS // max(1, lines)))
+    most = min(LINE_POINTS, 2 * width_px)
+    return max(_LEAST_POINTS, min(most, _CHART_POINTS // max(1, lines)))
 
 
 def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
-    """Return the lowest and the highest point of each stretch; as many stretches as are visible."""
-    if len(cells) <= max_points and np.array_equal(cells.low_at, cells.high_at):
-        stretches = cells
-    else:
-        stretches = _stretches(cells, max_points // 2, span)
-    low_first = stretches.low_at <= stretches.high_at
-    x = np.stack(
-        [
-            np.where(low_first, stretches.low_at, stretches.high_at),
-            np.where(low_first, stretches.high_at, stretches.low_at),
-        ],
-        axis=1,
-    )
-    values = np.stack(
-        [
-            np.where(low_first, stretches.low, stretches.high),
-            np.where(low_first, stretches.high, stretches.low),
-        ],
-        axis=1,
-    )
-    keep = np.stack([np.ones(len(x), dtype=bool), x[:, 0] != x[:, 1]], axis=1)
-    pauses = _pauses(stretches, span, max_points)
-    if not pauses.any():
-        return Curve(x[keep], values[keep])
-    # Add a NaN point before each stretch that has a gap before it.
-    before = (stretches.first + np.concatenate((stretches.first[:1], stretches.last[:-1]))) / 2
-    x = np.concatenate([before[:, None], x], axis=1)
-    values = np.concatenate([np.full((len(x), 1), np.nan), values], axis=1)
-    keep = np.concatenate([pauses[:, None], keep], axis=1)
-    return Curve(x[keep], values[keep])
+    """Return all points, with NaN in the gaps that are visible in a chart of ``span``."""
+    cells = replace(cells, gap=_pauses(cells, span, max_points))
+    return _with_gaps(cells, Curve(cells.middle, cells.mean), cells.low, cells.high)[0]
 
 
 def _stretches(cells: Cells, count: int, span: float) -> Cells:

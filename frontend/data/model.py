@@ -157,7 +157,8 @@ class Line:
     ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` for its `DASHES`. ``low`` and
     ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where some of the runs are
     missing; ``estimated`` says that the values were apportioned, not measured. A ``hidden`` line
-    has no points: it is listed, not drawn.
+    has no points: it is listed, not drawn. ``samples_each`` is the mean number of samples of which
+    each of its points is the mean.
     """
 
     key: str
@@ -173,6 +174,7 @@ class Line:
     hidden: bool = False
     facts: tuple[str, ...] = ()
     is_workload: bool = False
+    samples_each: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,8 @@ class ChartData:
     window: Window
     relative: Relative = Relative.OFF
     smoothing_width: float = 0.0
+    ema: float = 0.0
+    robust: bool = False
     notes: tuple[str, ...] = ()
 
 

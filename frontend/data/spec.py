@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 MAX_CHARTS = 64
 MAX_TABLE_COLUMNS = 60
+MAX_EMA = 0.999
 MAX_COLUMNS = 3
 MAX_ROWS = 3
 _MAX_TEXT = 300
@@ -102,7 +103,9 @@ class BoardSpec:
     With ``x`` None, metrics that scripts logged with steps are drawn over them, others over the
     time since the barrier.
     ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
-    0 for none. ``monochrome`` draws lines in one ink, distinguished by dashes, for print.
+    0 for none, ``ema`` the weight of an exponential mean like TensorBoard's. ``robust`` leaves
+    outliers outside of the y axis. ``monochrome`` draws lines in one ink, distinguished by dashes,
+    for print.
     """
 
     level: Level = Level.AUTO
@@ -111,6 +114,8 @@ class BoardSpec:
     relative: Relative = Relative.OFF
     baseline: Pick | None = None
     monochrome: bool = False
+    ema: float = 0.0
+    robust: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings that differ from the default."""
@@ -127,6 +132,8 @@ class BoardSpec:
             relative=_enum(Relative, fields_.get("relative"), Relative.OFF),
             baseline=_pick(fields_.get("baseline")),
             monochrome=fields_.get("monochrome") is True,
+            ema=_number(fields_.get("ema"), 0.0, MAX_EMA) or 0.0,
+            robust=fields_.get("robust") is True,
         )
 
 
@@ -162,6 +169,9 @@ class ChartSpec:
 
     def smoothing_of(self, board: BoardSpec) -> float:
         return board.smoothing_pct if self.smoothing_pct is None else self.smoothing_pct
+
+    def ema_of(self, board: BoardSpec) -> float:
+        return board.ema if self.smoothing_pct is None else 0.0
 
     def relative_of(self, board: BoardSpec) -> Relative:
         return board.relative if self.relative is None else self.relative

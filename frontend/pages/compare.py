@@ -22,7 +22,7 @@ from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
-from radt.frontend.data.lines import apart
+from radt.frontend.data.lines import WIDTH_PX, apart
 from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import STATUS_WORDS, Quantity
 from radt.frontend.data.source import Source
@@ -171,7 +171,8 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
     if asked.get("fingerprint") == now:
         return None
     spec = as_seen(source, view, selection, spec)
-    data = chart_data(source, selection, spec, view.board, view.windows.get(spec.x_of(view.board)))
+    window = view.windows.get(spec.x_of(view.board))
+    data = chart_data(source, selection, spec, view.board, window, _width_px(asked))
     if data is None:
         text = "The selected runs do not have this metric"
         return {"fingerprint": now, "missing": text if selection.runs else "No run is selected"}
@@ -190,6 +191,12 @@ def _chosen(source: Source, view: View) -> str:
     if len(selection.runs) == 1:
         return next(iter(selection.runs.values())).short
     return f"{units.plural(len(selection.runs), 'run')} of {', '.join(selection.experiments)}"
+
+
+def _width_px(asked: Answer) -> int:
+    """Return the width of the lines in the browser."""
+    width_px = asked.get("width_px")
+    return width_px if type(width_px) is int and width_px > 0 else WIDTH_PX
 
 
 PAGE = Page("/compare", "Compare", layout, register, _chosen)

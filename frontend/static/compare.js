@@ -13,9 +13,14 @@
     relative: "off",
     baseline: null,
     monochrome: false,
+    ema: 0,
+    robust: false,
   };
   const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [], sections: {} };
   const RETRY_MS = 2000;
+  /* The room of a chart beside its lines, and how much wider it gets before it has more points. */
+  const AXES_PX = 64;
+  const WIDTH_STEP_PX = 100;
   const MAX_CHARTS = 64;
   /* The view's options have short texts, so that a long list takes several options. */
   const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
@@ -334,7 +339,7 @@
   };
 
   /* All inputs of a figure besides the data. */
-  function question({ spec, small }) {
+  function question({ spec, small, body }) {
     const { x } = page.of(spec);
     const { board, windows } = page.view();
     const window_ = (windows || {})[x];
@@ -353,6 +358,7 @@
       },
       scheme: page.scheme,
       small: small || undefined,
+      width_px: Math.round((body.offsetWidth - AXES_PX) / WIDTH_STEP_PX) * WIDTH_STEP_PX,
     };
   }
 

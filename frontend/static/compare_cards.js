@@ -93,6 +93,7 @@
     setText(card.unit, meta ? meta.unit : "");
     const subtitle = [
       meta && meta.aggregate ? `${meta.aggregate} of runs` : "",
+      meta && meta.band,
       card.small ? "" : facts.subtitle,
     ].filter(Boolean).join(" · ");
     setText(card.subtitle, subtitle);

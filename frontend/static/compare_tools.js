@@ -7,7 +7,14 @@
   const page = radt.compare;
   const { icon } = page;
 
-  const MAX_SMOOTHING_PCT = 20;
+  /* TensorBoard's weight to begin with, and the sliders of the two ways to smooth. */
+  const FIRST_EMA = 0.6;
+  const SLIDERS = {
+    smoothing_pct: { min: "0", max: "20", step: "0.5", label: "Smoothing in per cent of the x axis" },
+    ema: { min: "0.01", max: "0.99", step: "0.01", label: "Weight of the exponential mean" },
+  };
+  const smoothedText = (name, value) =>
+    name === "ema" ? value.toFixed(2) : page.smoothingText(value);
   let tools = null;
 
   page.begun.push(() => {
@@ -77,19 +84,28 @@
     const changeX = (value) => page.setBoard("x", value || null);
     made.find = page.filterField();
     made.x = page.choice("x", [], "", changeX);
+    made.smooth = page.choice("Smooth", [], "", (value) => {
+      change((view) => setPart(view, "board", value === "ema"
+        ? { ema: FIRST_EMA, smoothing_pct: null } : { ema: null }));
+    });
     made.smoothing = h("input", {
-      type: "range", min: "0", max: String(MAX_SMOOTHING_PCT), step: "0.5", "data-focus": "smooth",
-      "aria-label": "Smoothing in per cent of the x axis",
+      type: "range", "data-focus": "smooth",
       oninput: (event) => {
-        const pct = Number(event.target.value);
-        made.smoothed.textContent = page.smoothingText(pct);
+        const value = Number(event.target.value);
+        const name = page.board().ema ? "ema" : "smoothing_pct";
+        made.smoothed.textContent = smoothedText(name, value);
         clearTimeout(made.timer);
-        made.timer = setTimeout(() => page.setBoard("smoothing_pct", pct), 120);
+        made.timer = setTimeout(() => page.setBoard(name, value), 120);
       },
     });
     made.smoothed = h("output", {});
     made.relative = page.choice("Values", [], "", (value) => relate(value));
     made.baseline = page.choice("to", [], "", (value) => page.setBoard("baseline", value));
+    made.robust = h("button", {
+      class: "button", type: "button", "aria-pressed": "false",
+      title: "Fit the y axis to the values without the lowest and highest 5 % of each line",
+      onclick: () => page.setBoard("robust", !page.board().robust),
+    }, "Ignore outliers");
     made.mono = h("button", {
       class: "button", type: "button", "aria-pressed": "false",
       title: "One colour and different dashes, for print",
@@ -101,10 +117,10 @@
       h("fieldset", { class: "levels" }, h("legend", { class: "unseen" }, "Lines"),
         levels.map(([, label]) => label)),
       made.x,
-      h("label", { class: "choice smooth" }, h("span", {}, "Smooth"), made.smoothing,
-        made.smoothed),
+      h("span", { class: "choice smooth" }, made.smooth, made.smoothing, made.smoothed),
       made.relative,
       made.baseline,
+      made.robust,
       made.mono);
     return made;
   }
@@ -126,9 +142,14 @@
     for (const input of tools.levels) input.checked = input.value === board.level;
     setOptions(tools.x.querySelector("select"), [["", "automatic"], ...page.axes()], board.x || "");
     if (document.activeElement !== tools.find) tools.find.value = page.filtered();
+    setOptions(tools.smooth.querySelector("select"), [["mean", "moving mean"], ["ema", "exponential"]],
+      board.ema ? "ema" : "mean");
+    const name = board.ema ? "ema" : "smoothing_pct";
+    Object.assign(tools.smoothing, SLIDERS[name]);
+    tools.smoothing.setAttribute("aria-label", SLIDERS[name].label);
     if (document.activeElement !== tools.smoothing || !tools.timer)
-      tools.smoothing.value = board.smoothing_pct;
-    tools.smoothed.textContent = page.smoothingText(board.smoothing_pct);
+      tools.smoothing.value = board[name];
+    tools.smoothed.textContent = smoothedText(name, board[name]);
     setOptions(tools.relative.querySelector("select"), Object.entries(page.RELATIVES),
       board.relative);
     tools.baseline.hidden = board.relative === "off";
@@ -136,6 +157,7 @@
     if (board.baseline && !baselines.some(([pick]) => pick === board.baseline))
       baselines.unshift([board.baseline, "not shown"]);
     setOptions(tools.baseline.querySelector("select"), baselines, board.baseline || "");
+    tools.robust.setAttribute("aria-pressed", String(board.robust));
     tools.mono.setAttribute("aria-pressed", String(board.monochrome));
     zoomed();
     notes();

@@ -294,6 +294,34 @@ def test_a_hidden_baseline_still_is_one(demo, source):
     assert by_name(data)["three a"].hidden
 
 
+def test_outliers_may_be_left_outside(demo, source):
+    demo.quickstart()
+    run = next(iter(read_catalog(source, EXPERIMENT).runs.values()))
+    demo.append(run.run_id, run.origin_ns, 0, np.array([23.0]), [1e6], [121])
+    source.revision()
+    tops = []
+    for robust in (False, True):
+        data = draw(source, board=BoardSpec(robust=robust))
+        tops.append(figure(data, Look())["layout"]["yaxis"]["range"][1])
+    assert tops[0] > 1e6
+    assert 1 < tops[1] < 3
+
+
+def test_an_exponential_mean_is_tensorboards(source, demo):
+    """Debiased: its first value is the first sample (`resmoothDataset` in TensorBoard)."""
+    demo.quickstart()
+    raw = by_name(draw(source))["solo"].curve.values
+    last, expected = 0.0, []
+    for number, value in enumerate(raw, start=1):
+        last = last * 0.9 + (1 - 0.9) * value
+        expected.append(last / (1 - 0.9**number))
+    for window in (None, Window(10.0, 15.0)):
+        line = by_name(draw(source, board=BoardSpec(ema=0.9), window=window))["solo"]
+        at_s = by_name(draw(source))["solo"].curve.x
+        assert line.curve.values == pytest.approx(np.interp(line.curve.x, at_s, expected))
+        assert line.high == pytest.approx(np.interp(line.curve.x, at_s, raw))
+
+
 # -- smoothing ---------------------------------------------------------------------------------
 
 

@@ -115,7 +115,7 @@ def test_a_spike_in_ten_million_points_is_seen_at_every_zoom(ten_million, level,
 def test_ten_million_points_are_not_decoded_to_be_seen(ten_million, decoded_points):
     source = Source(ten_million[0])
     data = draw(source)
-    assert len(data.lines[0].curve.values) > 1000
+    assert len(data.lines[0].curve.values) > 500
     assert sum(decoded_points) < 10_000
     draw(source, window=Window(5000.0, 5100.0))
     assert sum(decoded_points) < 150_000
@@ -260,8 +260,9 @@ def test_a_spike_is_seen_over_steps_too(demo, source):
     assert data.window == Window(0, 1_199_990)
     for window in (None, Window(700_000, 900_000), Window(777_700, 777_900)):
         data = draw(source, x=XAxis.STEP, window=window)
-        curve = data.lines[0].curve
-        assert curve.x[np.nanargmax(curve.values)] == 777_770
+        curve, high = data.lines[0].curve, data.lines[0].high
+        where = curve.x[np.nanargmax(curve.values if high is None else high)]
+        assert where == pytest.approx(777_770, abs=np.diff(curve.x).max())
     assert ((curve.x >= 777_700) & (curve.x <= 777_900)).sum() == 21
 
 

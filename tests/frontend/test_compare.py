@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from playwright.sync_api import expect
@@ -108,13 +110,16 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
     assert x_range(watched) == pytest.approx([0, 230])
     assert traces(watched)[0][1] < 5_000
 
+    each = card(watched, "loss").locator(".subtitle").inner_text()
+    assert re.search(r"mean of [\d,]+ samples a point, band min–max", each)
     drag_zoom(watched, "loss", 0.5, 0.55)
     wait_until(lambda: x_range(watched)[1] < 150, "the zoom")
     start_s, end_s = x_range(watched)
     assert 110 < start_s < end_s < 132
     wait_until(lambda: x_range(watched, RSS) == pytest.approx(x_range(watched)), "other charts")
     # Only the run that is there; its points come at the resolution that the chart can show.
-    wait_until(lambda: traces(watched)[0][1] > 1_000, "points in the zoom")
+    subtitle = card(watched, "loss").locator(".subtitle")
+    wait_until(lambda: subtitle.inner_text() != each, "points in the zoom")
     expect(watched.page.locator("#zoom-text")).to_contain_text("full resolution")
     wait_until(lambda: "t.barrier" in query(watched), "the zoom in the address")
 
