@@ -128,6 +128,7 @@ HEIGHT_PX = 280
 #: The distance between two rows of charts: a card's head and the space between cards.
 ROW_GAP_PX = 56
 RUG_GAP_PX = 6
+_LEAST_PX = 160
 _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 
 
@@ -136,7 +137,8 @@ class Look:
     """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
     Paper has no pointer, so details that hovering would show are written out. ``small`` is one of
-    many charts: without names at the lines and without marks.
+    many charts: without names at the lines, titles and marks. ``shown_px`` is its height on the
+    screen, 0 if unknown.
     """
 
     scheme: Scheme = Scheme.LIGHT
@@ -145,9 +147,12 @@ class Look:
     columns: int = 1
     paper: bool = False
     small: bool = False
+    shown_px: int = 0
 
     @property
     def height_px(self) -> int:
+        if self.shown_px:
+            return max(self.shown_px, _LEAST_PX)
         return HEIGHT_PX * self.rows + ROW_GAP_PX * (self.rows - 1)
 
 
@@ -159,13 +164,17 @@ def layout_of(
     look: Look,
     rug_px: int,
     rug_rows: int,
+    unit: str = "",
+    marks: str = "",
 ) -> Figure:
-    """Return the layout of a figure without its data; ``rug_px`` are kept free at the bottom for
-    marks.
+    """Return the layout of a figure without its data.
+
+    ``rug_px`` are kept free at the bottom for marks, which the axis's title explains by ``marks``.
     """
     positions, texts = axis_ticks(kind, window, about=8 * min(look.columns, 2))
     bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
-    bottom_px += _TITLE_PX if look.paper else 0
+    bottom_px += 0 if look.small else _TITLE_PX
+    unit = "" if look.small or look.paper else unit
     plot_px = look.height_px - _TOP_PX - bottom_px
     floor = rug_px / plot_px
     axis = {
@@ -177,11 +186,18 @@ def layout_of(
         "ticks": "",
         "tickfont": {"size": 11, "color": ink.dim},
     }
-    title = {"text": TITLES[kind], "standoff": 4, "font": {"size": 11, "color": ink.dim}}
+    small_print = {"size": 11, "color": ink.dim}
+    title = {"text": TITLES[kind] + marks, "standoff": 4, "font": small_print}
     return {
         "height": look.height_px,
         "autosize": True,
-        "margin": {"l": _LEFT_PX, "r": 12, "t": _TOP_PX, "b": bottom_px, "pad": 0},
+        "margin": {
+            "l": _LEFT_PX + (_TITLE_PX if unit else 0),
+            "r": 12,
+            "t": _TOP_PX,
+            "b": bottom_px,
+            "pad": 0,
+        },
         "paper_bgcolor": ink.paper,
         "plot_bgcolor": ink.paper,
         "font": {"family": FONT, "size": 12, "color": ink.text},
@@ -199,14 +215,15 @@ def layout_of(
             "showgrid": False,
             "showline": True,
             "anchor": "y2" if rug_rows else "y",
-            **({"title": title} if look.paper else {}),
+            **({} if look.small else {"title": title}),
         },
         "yaxis": {
             **axis,
             "range": list(limits),
             "domain": [floor, 1],
             "fixedrange": True,
-            "nticks": 6 * look.rows,
+            **({"title": {"text": unit, "standoff": 4, "font": small_print}} if unit else {}),
+            "nticks": max(6 * look.rows, look.height_px // 60),
             "ticklabelstandoff": 4,
             "showline": False,
             "exponentformat": "SI",

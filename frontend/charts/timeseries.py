@@ -32,6 +32,7 @@ from radt.frontend.charts.traces import (
     Pen,
     hairlines,
     line_traces,
+    mark_words,
     rug,
 )
 from radt.frontend.data.lines import apart
@@ -110,7 +111,10 @@ def figure(data: ChartData, look: Look) -> Figure:
     if rug_rows > _MAX_RUG_ROWS or look.small:
         rug_rows = 0
     rug_px = rug_rows * RUG_ROW_PX + (RUG_GAP_PX if rug_rows else 0)
-    layout = layout_of(ink, data.x, data.window, limits, look, rug_px, rug_rows)
+    ticks = data.ticks if rug_rows else ()
+    layout = layout_of(
+        ink, data.x, data.window, limits, look, rug_px, rug_rows, ordinate.unit, mark_words(ticks)
+    )
     margin = layout["margin"]
     margin["r"] += room_px([line for line, _ in labelled])
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
@@ -126,7 +130,6 @@ def figure(data: ChartData, look: Look) -> Figure:
             marked=marked,
             smoothed=data.smoothing_width > 0 or data.ema > 0,
         )
-    ticks = data.ticks if rug_rows else ()
     strokes = {
         tick.ordinal: ink.dim if look.monochrome else colour(tick.ordinal, look.scheme)
         for tick in ticks

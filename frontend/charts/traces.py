@@ -153,18 +153,30 @@ def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged:
     }
 
 
+#: Marks by kind: name, symbol in text, symbol of Plotly's, difference of its size to a row's.
+_MARKS = (
+    ("epochs", "❘", "line-ns-open", 1, (MarkerKind.EPOCH,)),
+    ("spans", "◆", "diamond", 2, (MarkerKind.PHASE, MarkerKind.SPAN)),
+    ("events", "●", "circle", 2, (MarkerKind.EVENT,)),
+)
+
+
+def mark_words(ticks: Sequence[Tick]) -> str:
+    """Return the legend of marks, to follow an axis's title; empty without marks."""
+    kinds = {tick.kind for tick in ticks}
+    words = [f"{sign} {name}" for name, sign, _, _, own in _MARKS if kinds.intersection(own)]
+    return "".join(f"   {word}" for word in words)
+
+
 def rug(ticks: Sequence[Tick], rows: int, stroke: dict[int, str]) -> list[Figure]:
     """Draw a row of marks per run: starts of epochs, phases, spans and events."""
     traces = []
     for row in range(rows):
         own = [tick for tick in ticks if tick.row == row]
-        for name, symbol, size, kinds in (
-            ("epochs", "line-ns-open", RUG_ROW_PX - 1, (MarkerKind.EPOCH,)),
-            ("spans", "diamond", RUG_ROW_PX - 2, (MarkerKind.PHASE, MarkerKind.SPAN)),
-            ("events", "circle", RUG_ROW_PX - 2, (MarkerKind.EVENT,)),
-        ):
+        for name, _, symbol, less_px, kinds in _MARKS:
             shown = [tick for tick in own if tick.kind in kinds]
             if shown:
+                size = RUG_ROW_PX - less_px
                 traces.append(_marks(shown, row, name, symbol, size, stroke[shown[0].ordinal]))
     return traces
 

@@ -38,6 +38,7 @@ from radt.model import SOFTWARE, RunStatus
 
 FACTS_PATH = "/compare/facts"
 FIGURE_PATH = "/compare/figure"
+_MAX_PX = 10_000
 
 
 def layout(source: Source, view: View) -> Component:
@@ -172,13 +173,21 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
         return None
     spec = as_seen(source, view, selection, spec)
     window = view.windows.get(spec.x_of(view.board))
-    data = chart_data(source, selection, spec, view.board, window, _width_px(asked))
+    width_px = _pixels(asked, "width_px") or WIDTH_PX
+    data = chart_data(source, selection, spec, view.board, window, width_px)
     if data is None:
         text = "The selected runs do not have this metric"
         return {"fingerprint": now, "missing": text if selection.runs else "No run is selected"}
     scheme = Scheme.DARK if asked.get("scheme") == Scheme.DARK else Scheme.LIGHT
     small = asked.get("small") is True
-    look = Look(scheme, view.board.monochrome, spec.rows, spec.columns, small=small)
+    look = Look(
+        scheme,
+        view.board.monochrome,
+        spec.rows,
+        spec.columns,
+        small=small,
+        shown_px=_pixels(asked, "height_px"),
+    )
     return {
         "fingerprint": now,
         "axes": [str(x) for x in axes_of(source, selection, spec.metric)],
@@ -193,10 +202,10 @@ def _chosen(source: Source, view: View) -> str:
     return f"{units.plural(len(selection.runs), 'run')} of {', '.join(selection.experiments)}"
 
 
-def _width_px(asked: Answer) -> int:
-    """Return the width of the lines in the browser."""
-    width_px = asked.get("width_px")
-    return width_px if type(width_px) is int and width_px > 0 else WIDTH_PX
+def _pixels(asked: Answer, name: str) -> int:
+    """Return a size of the chart in the browser, 0 if unknown."""
+    size_px = asked.get(name)
+    return size_px if type(size_px) is int and 0 < size_px <= _MAX_PX else 0
 
 
 PAGE = Page("/compare", "Compare", layout, register, _chosen)

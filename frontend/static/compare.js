@@ -18,9 +18,9 @@
   };
   const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [], sections: {} };
   const RETRY_MS = 2000;
-  /* The room of a chart beside its lines, and how much wider it gets before it has more points. */
+  /* The room of a chart beside its lines, and how much larger it gets before it is drawn anew. */
   const AXES_PX = 64;
-  const WIDTH_STEP_PX = 100;
+  const STEP_PX = 100;
   const MAX_CHARTS = 64;
   /* The view's options have short texts, so that a long list takes several options. */
   const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
@@ -258,7 +258,7 @@
       : page.root.querySelector(`article[data-slot="${slot}"]`);
     const graph = h("div", { class: "graph" });
     const note = h("div", { class: "card-note", role: "status", hidden: true });
-    const body = h("div", { class: "card-body" }, graph, note);
+    const body = h("div", { class: "card-body", tabindex: "0", role: "group" }, graph, note);
     const card = { slot, small, element, graph, note, body, near: false, due: true, drawn: false };
     card.holder = element.querySelector(".card-chart");
     page.dress(card);
@@ -358,7 +358,8 @@
       },
       scheme: page.scheme,
       small: small || undefined,
-      width_px: Math.round((body.offsetWidth - AXES_PX) / WIDTH_STEP_PX) * WIDTH_STEP_PX,
+      width_px: Math.round((body.offsetWidth - AXES_PX) / STEP_PX) * STEP_PX,
+      height_px: Math.round(body.offsetHeight / STEP_PX) * STEP_PX,
     };
   }
 

@@ -103,6 +103,8 @@
     setText(card.how, notes.length ? `how · ${notes.length} note${notes.length > 1 ? "s" : ""}` : "how");
     card.explained = [facts.how, ...notes].filter(Boolean);
     card.how.setAttribute("aria-label", `How ${metric} is measured: ${card.explained.join(" ")}`);
+    card.body.setAttribute("aria-label",
+      `${metric}: plus and minus zoom, left and right move, 0 shows everything`);
     card.menu.setAttribute("aria-label",
       card.small ? `Show ${metric} at the top` : `Settings of ${metric}`);
     if (card.small) return;

@@ -42,18 +42,45 @@
       const ends = range.map((end) => toUnits(axis, end)).sort((a, b) => a - b);
       if (!ends.every(Number.isFinite) || ends[0] === ends[1]) return;
       const same = (one) => one && one[0] === ends[0] && one[1] === ends[1];
-      const x = axisOf(card);
-      if (same(page.window(x)) || same(card.range)) return;
-      // The others follow at once with their present data; the server sends full resolution.
-      for (const other of page.drawn())
-        if (other !== card && other.near && axisOf(other) === x) setRange(other, ends);
-      setWindow(x, ends);
+      if (same(page.window(axisOf(card))) || same(card.range)) return;
+      zoomTo(card, ends, card);
     });
     if (card.linked) return; // the body stays when the graph is replaced
     card.linked = true;
     card.body.addEventListener("pointermove", (event) => track(card, event));
     card.body.addEventListener("pointerleave", clear);
+    card.body.addEventListener("keydown", (event) => byKey(card, event));
   };
+
+  /* The charts with the same axis follow at once with their present data, except for `done`; the
+     server sends full resolution. */
+  function zoomTo(card, ends, done) {
+    const x = axisOf(card);
+    for (const other of page.drawn())
+      if (other !== done && other.near && axisOf(other) === x) setRange(other, ends);
+    setWindow(x, ends);
+  }
+
+  /* What keys do to a range of the axis: the share by which it begins and ends elsewhere. */
+  const KEYS = {
+    "+": [0.2, -0.2], "=": [0.2, -0.2], "-": [-1 / 3, 1 / 3],
+    ArrowLeft: [-0.2, -0.2], ArrowRight: [0.2, 0.2],
+  };
+
+  function byKey(card, event) {
+    const { key, ctrlKey, metaKey, altKey } = event;
+    if (event.target !== card.body || !card.drawn || ctrlKey || metaKey || altKey) return;
+    if (key === "0") return void setWindow(axisOf(card), null);
+    if (!KEYS[key]) return;
+    event.preventDefault();
+    const [start, end] = page.window(axisOf(card)) || card.range;
+    const whole = card.whole || [-Infinity, Infinity];
+    const ends = KEYS[key].map((share, place) => [start, end][place] + share * (end - start));
+    // Moving stops at the ends of the data.
+    const by = Math.max(0, whole[0] - ends[0]) + Math.min(0, whole[1] - ends[1]);
+    if (ends[1] - ends[0] >= whole[1] - whole[0]) setWindow(axisOf(card), null);
+    else zoomTo(card, ends.map((one) => one + by));
+  }
 
   /* ---- cursor -------------------------------------------------------------------------------- */
 
@@ -283,6 +310,7 @@
   };
 
   page.painted = (card) => {
+    if (!page.window(axisOf(card))) card.whole = card.range;
     if (pointed) fade(card);
   };
 
