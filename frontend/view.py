@@ -6,10 +6,10 @@ The address carries the same view, so that a link, a reload or the back button r
 Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
 search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``id`` the run of
 the Run page, ``c`` a chart (its metric, then its own settings; repeated), ``x``, ``level``,
-``smooth``, ``ema``, ``robust``, ``rel``, ``base`` and ``mono`` for all charts, ``col`` a column of
-the table of runs (its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom, ``o.NAME`` an option
-of one page. Without ``s``, ``c`` or ``col`` the dashboard picks, and keeps picking as new runs
-start; ``s=`` and ``c=`` select nothing.
+``smooth``, ``ema``, ``robust``, ``by``, ``band``, ``rel``, ``base`` and ``mono`` for all charts,
+``col`` a column of the table of runs (its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom,
+``o.NAME`` an option of one page. Without ``s``, ``c`` or ``col`` the dashboard picks, and keeps
+picking as new runs start; ``s=`` and ``c=`` select nothing.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ _BOARD_NAMES = {
     "mono": "monochrome",
     "ema": "ema",
     "robust": "robust",
+    "by": "group_by",
+    "band": "band",
 }
 _CHART_NAMES = {
     "level": "level",

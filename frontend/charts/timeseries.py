@@ -37,7 +37,7 @@ from radt.frontend.charts.traces import (
 )
 from radt.frontend.data.lines import apart
 from radt.frontend.data.model import ChartData, Line, unit_scale
-from radt.frontend.data.spec import Relative, Window, XAxis
+from radt.frontend.data.spec import Band, Level, Relative, Window, XAxis
 from radt.frontend.theme import INKS, Scheme, colour
 from radt.units import plural
 
@@ -46,6 +46,11 @@ __all__ = ["BLANK", "Figure", "Look", "config", "figure", "notice", "y_range"]
 _MAX_RUG_ROWS = 12
 _MARKED_POINTS = 24
 _NO_VALUES = "no values yet in the selected runs"
+_BANDS = {
+    Band.CONFIDENCE: "band 95 % interval of the mean",
+    Band.DEVIATION: "band ± standard deviation",
+    Band.RANGE: "band min–max",
+}
 _NOTHING = {
     XAxis.STEP: "this metric has no steps",
     XAxis.EPOCH: "the selected runs have no values within epochs",
@@ -180,6 +185,7 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
                 "estimated": line.estimated,
                 "facts": list(line.facts),
                 "workload": line.is_workload,
+                "members": list(line.members),
             }
         )
     return traces
@@ -291,8 +297,10 @@ def _band_text(data: ChartData, lines: Sequence[Line]) -> str:
         words.append("moving mean")
     elif each > 1:
         words.append(f"mean of {each:,.0f} samples a point")
-    if any(line.low is not None for line in lines):
-        words.append("band min–max")
+    if data.level is Level.GROUP:
+        words.append(_BANDS[data.band])
+    elif any(line.low is not None for line in lines):
+        words.append(_BANDS[Band.RANGE])
     if data.robust:
         words.append("without outliers")
     return ", ".join(words)

@@ -13,11 +13,13 @@ present, and marked as partial where some are missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import numpy as np
 
+from radt.analysis.estimates import CONFIDENCE, student_quantile
 from radt.frontend.data.axes import Axis, started_s
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.cells import (
@@ -29,7 +31,7 @@ from radt.frontend.data.cells import (
 )
 from radt.frontend.data.lines import Feed, without_parts
 from radt.frontend.data.model import BoolArray, Curve, Line
-from radt.frontend.data.spec import ID_DIGITS, Aggregate, Relative, Window
+from radt.frontend.data.spec import ID_DIGITS, Aggregate, Band, Relative, Window
 from radt.model import Scope
 from radt.store.records import Float64Array, SeriesRecord
 
@@ -65,12 +67,18 @@ class OnGrid:
 class Group:
     """The feeds of one workload that are drawn as one line, with its name and colour.
 
-    ``listener`` is empty if there is only one.
+    ``listener`` is empty if there is only one. A group of workloads, not one, has a ``name``.
     """
 
     feeds: tuple[Feed, ...]
     listener: str
     stroke: Stroke
+    name: str = ""
+
+    @property
+    def runs(self) -> dict[str, RunEntry]:
+        """Its runs by id."""
+        return {run.run_id: run for feed in self.feeds for run, _ in feed.parts}
 
     @property
     def run(self) -> RunEntry:
@@ -79,25 +87,37 @@ class Group:
     @property
     def key(self) -> str:
         key = f"w{self.run.record.workload_id[:ID_DIGITS]}"
+        if self.name:
+            key = f"g{blake2b(self.name.encode(), digest_size=6).hexdigest()}"
         return f"{key}@{self.listener}" if self.listener else key
 
     @property
     def short(self) -> str:
-        return f"{self.run.workload_name} {self.listener}".rstrip()
+        return f"{self.name or self.run.workload_name} {self.listener}".rstrip()
 
 
-def groups(shown_feeds: Sequence[Feed], tints: Tints) -> tuple[Group, ...]:
-    """Group the feeds by workload; feeds of different listeners are never mixed."""
+def groups(
+    shown_feeds: Sequence[Feed], tints: Tints, names: Mapping[str, str] | None = None
+) -> tuple[Group, ...]:
+    """Group the feeds by workload, or by the ``names`` of the groups of their runs, by run id.
+
+    Feeds of different listeners are never mixed.
+    """
     by_workload: dict[tuple[str, str], list[Feed]] = {}
     for feed in without_parts(shown_feeds):
-        key = (feed.parts[0][0].record.workload_id, feed.listener)
+        run = feed.parts[0][0]
+        owner = names[run.run_id] if names else run.record.workload_id
+        key = (owner, feed.listener)
         by_workload.setdefault(key, []).append(feed)
     several = len({feed.listener for feed in shown_feeds}) > 1
     return tuple(
         Group(
-            tuple(feeds), feeds[0].listener if several else "", tints.workload(feeds[0].parts[0][0])
+            tuple(feeds),
+            feeds[0].listener if several else "",
+            Stroke(place) if names else tints.workload(feeds[0].parts[0][0]),
+            owner if names else "",
         )
-        for feeds in by_workload.values()
+        for place, ((owner, _), feeds) in enumerate(by_workload.items())
     )
 
 
@@ -121,6 +141,7 @@ def workload_line(
     smoothing_width: float = 0.0,
     ema: float = 0.0,
     surroundings: Sequence[Member] = (),
+    band: Band = Band.RANGE,
 ) -> Line | None:
     """Return the line of a workload; None if its members have no points.
 
@@ -133,8 +154,11 @@ def workload_line(
     edges = grid(members, window, zero)
     count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
     method = f"{group.listener} {count}".strip()
-    label = f"{group.run.workload_name}  {method}".strip()
-    line = combine([on_grid(curve, edges) for curve in members], edges, aggregate, label, group.run)
+    label = f"{group.name or group.run.workload_name}  {method}".strip()
+    cells = [on_grid(curve, edges) for curve in members]
+    line = combine(cells, edges, aggregate, label, group.run)
+    if band is not Band.RANGE and len(line.curve.x):
+        line = _spread(line, cells, edges, band)
     if smoothing_width > 0 or ema > 0:
         around = [curve for curve in surroundings if len(curve.cells)] or members
         far = grid(around, None, zero) if surroundings else edges
@@ -150,7 +174,27 @@ def workload_line(
         ordinal=group.stroke.hue,
         dash=group.stroke.dash,
         estimated=any(feed.estimated for feed in group.feeds),
+        members=tuple(f"r{run_id[:ID_DIGITS]}" for run_id in group.runs) if group.name else (),
     )
+
+
+def _spread(line: Line, cells: Sequence[OnGrid], edges: Float64Array, band: Band) -> Line:
+    """Return the mean of a group with the interval or deviation of its members where it has two."""
+    middle = (edges[:-1] + edges[1:]) / 2
+    first = int(np.searchsorted(middle, line.curve.x[0] - (edges[1] - edges[0]) / 4))
+    seen = slice(first, first + len(line.curve.x))
+    values = np.stack([member.middle[seen] for member in cells])
+    known = np.isfinite(values)
+    counts = known.sum(axis=0)
+    mean = line.curve.values
+    squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
+    half = np.sqrt(squares / np.maximum(counts - 1, 1))
+    if band is Band.CONFIDENCE:
+        times = np.zeros(len(cells) + 1)
+        for count in range(2, len(cells) + 1):
+            times[count] = student_quantile(count - 1, CONFIDENCE) / math.sqrt(count)
+        half *= times[counts]
+    return replace(line, low=mean - half, high=mean + half)
 
 
 def smoothed(line: Line, whole: Line, edges: Float64Array, width: float, ema: float = 0.0) -> Line:

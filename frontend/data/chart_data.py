@@ -17,7 +17,9 @@ from radt.frontend.data.lines import (
     Feed,
     Sight,
     feeds,
+    group_names,
     mean_curve,
+    params_of,
     points_each,
     run_line,
 )
@@ -27,6 +29,7 @@ from radt.frontend.data.series_cache import GAP_INTERVALS, Ask
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import (
     Aggregate,
+    Band,
     BoardSpec,
     ChartSpec,
     Level,
@@ -132,7 +135,9 @@ class _Chart:
         self.quantity = quantity_of(series)
         self.aggregate = spec.aggregate
         if self.aggregate is Aggregate.AUTO:
-            self.aggregate = self.quantity.default_aggregate
+            # Repeats did not run together: their sum has no meaning.
+            is_group = spec.level_of(board) is Level.GROUP
+            self.aggregate = Aggregate.MEAN if is_group else self.quantity.default_aggregate
         self.tints = Tints(source, self.runs.values())
         self.feeds = feeds(self.runs, series, self.tints)
         run_ids = tuple(self.runs)
@@ -154,11 +159,16 @@ class _Chart:
             self.around = Window(window.start - margin, window.end + margin)
 
     def data(self) -> ChartData:
-        together = self.selection.drawn_at(self.spec.level_of(self.board))
+        level = self.spec.level_of(self.board)
+        together = self.selection.drawn_at(level)
         single: list[Feed] = []
         whole: list[Feed] = []
         for feed in self.feeds:
             (whole if together[feed.parts[0][0].run_id] else single).append(feed)
+        names = None
+        if level is Level.GROUP:
+            params = params_of(self.source, tuple(self.runs))
+            names = group_names(params, self.runs, self.board.group_by)
         facts = Facts(self.source, self.runs)
         places = {run_id: place for place, run_id in enumerate(self.runs)}
         lines: list[tuple[int, Line]] = []
@@ -166,7 +176,7 @@ class _Chart:
             if line := self.run_line(feed):
                 line = replace(line, facts=facts.of_feed(feed))
                 lines.append((places[feed.parts[0][0].run_id], line))
-        for group in aggregating.groups(whole, self.tints):
+        for group in aggregating.groups(whole, self.tints, names):
             if line := self.workload_line(group):
                 line = replace(line, facts=facts.of_feeds(group.feeds))
                 lines.append((places[group.run.run_id], line))
@@ -183,8 +193,9 @@ class _Chart:
             quantity=self.quantity,
             spec=self.spec,
             x=self.axis.kind,
-            level=Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN,
+            level=_drawn(level, single, whole),
             aggregate=self.aggregate if whole else None,
+            band=self.board.band,
             lines=shown,
             ticks=self.ticks(singly),
             window=self.window or self.axis.whole,
@@ -224,6 +235,7 @@ class _Chart:
             smoothing_width=self.smoothing_width,
             ema=self.ema,
             surroundings=self.members(group, self.around) if self.around is not None else (),
+            band=self.board.band if group.name else Band.RANGE,
         )
 
     def members(self, group: aggregating.Group, window: Window | None) -> list[aggregating.Member]:
@@ -279,6 +291,13 @@ class _Chart:
         markers = _markers(self.source, tuple(self.runs))
         places = {run_id: self.tints.run(run).hue for run_id, run in singly.items()}
         return ticks(singly, places, markers, self.axis, self.window)
+
+
+def _drawn(level: Level, single: Sequence[Feed], whole: Sequence[Feed]) -> Level:
+    """Return what the lines of a chart are; AUTO for lines of both runs and workloads."""
+    if level is Level.GROUP:
+        return level
+    return Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN
 
 
 def hidden_line(key: str, label: str, short: str, stroke: Stroke) -> Line:

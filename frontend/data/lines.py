@@ -6,6 +6,7 @@ one line, named after the device, instead of several on top of each other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -288,14 +289,52 @@ _MAX_PARAMS = 4
 _MAX_TEXT = 32
 
 
+#: Parameters in which repeats may differ: they do not change the work.
+_INCIDENTAL = re.compile(r"(^|[._-])(seed|run[_-]?name|out|output|log)s?([._-]?(dir|path|file))?$")
+
+
+def group_names(
+    params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry], group_by: str
+) -> dict[str, str]:
+    """Return the name of each run's group: of its value of a parameter, or of its repeats.
+
+    Repeats have the same name and the same parameters, except for those that do not change the
+    work, such as seeds.
+    """
+    if group_by:
+        return {
+            run_id: f"{group_by}={params.get(run_id, {}).get(group_by, 'none')}" for run_id in runs
+        }
+    differing = [key for key in varying(params, runs) if not _INCIDENTAL.search(key.lower())]
+    found = {}
+    for run_id, run in runs.items():
+        own = params.get(run_id, {})
+        words = [f"{key}={own[key]}" for key in differing if key in own]
+        found[run_id] = " ".join([run.record.name, *words])
+    return dict(zip(found, apart(list(found.values())), strict=True))
+
+
+def varying(params: Mapping[str, Mapping[str, str]], runs: Iterable[str]) -> list[str]:
+    """Return the parameters in which the runs differ."""
+    keys = dict.fromkeys(key for own in params.values() for key in own)
+    return [key for key in keys if len({params.get(run, {}).get(key) for run in runs}) > 1]
+
+
+def params_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+    """Return the parameters of runs.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return source.remember(("params", run_ids), lambda reader: reader.params_of(run_ids))
+
+
 class Facts:
     """Facts of the lines of one chart, a few words each."""
 
     def __init__(self, source: Source, runs: Mapping[str, RunEntry]) -> None:
         run_ids = tuple(runs)
-        self._params = source.remember(
-            ("params", run_ids), lambda reader: reader.params_of(run_ids)
-        )
+        self._params = params_of(source, run_ids)
         self._distinguishing = source.remember(
             ("distinguishing", run_ids), lambda _: distinguishing(self._params, runs)
         )
@@ -329,13 +368,12 @@ def distinguishing(
     params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry]
 ) -> tuple[str, ...]:
     """Return the parameters in which the runs differ, except those that only repeat names."""
-    keys = dict.fromkeys(key for own in params.values() for key in own)
     names = [run.record.name for run in runs.values()]
-    differing = []
-    for key in keys:
-        values = [params.get(run_id, {}).get(key) for run_id in runs]
-        if len(set(values)) > 1 and values != names:
-            differing.append(key)
+    differing = [
+        key
+        for key in varying(params, runs)
+        if [params.get(run_id, {}).get(key) for run_id in runs] != names
+    ]
     return tuple(differing[:_MAX_PARAMS])
 
 

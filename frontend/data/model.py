@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from radt.frontend.data.spec import Aggregate, ChartSpec, Level, Relative, Window, XAxis
+from radt.frontend.data.spec import Aggregate, Band, ChartSpec, Level, Relative, Window, XAxis
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.counters import rate_unit
 from radt.store.records import (
@@ -157,7 +157,8 @@ class Line:
     ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` for its `DASHES`. ``low`` and
     ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where some of the runs are
     missing; ``estimated`` says that the values were apportioned, not measured. A ``hidden`` line
-    has no points: it is listed, not drawn. ``samples_each`` is the mean number of samples of which
+    has no points: it is listed, not drawn. ``members`` are the keys of the runs of a
+    group, ``samples_each`` is the mean number of samples of which
     each of its points is the mean.
     """
 
@@ -174,6 +175,7 @@ class Line:
     hidden: bool = False
     facts: tuple[str, ...] = ()
     is_workload: bool = False
+    members: tuple[str, ...] = ()
     samples_each: float = 1.0
 
 
@@ -217,6 +219,7 @@ class ChartData:
     smoothing_width: float = 0.0
     ema: float = 0.0
     robust: bool = False
+    band: Band = Band.RANGE
     notes: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from radt.analysis.estimates import CONFIDENCE, quantile
+from radt.analysis.estimates import CONFIDENCE, student_quantile
 from radt.analysis.series_quantities import Direction
 from radt.frontend.data.catalog import (
     Catalog,
@@ -336,7 +336,7 @@ def group_cell(column: Column, group: Group) -> str:
         spread = float(values.std(ddof=1)) if len(values) > 1 and group.workload is None else 0.0
         if not spread:
             return mean
-        half = quantile(len(values) - 1, CONFIDENCE) * spread / math.sqrt(len(values))
+        half = student_quantile(len(values) - 1, CONFIDENCE) * spread / math.sqrt(len(values))
         return f"{mean} ± {column.write(half)}"
     first = column.cell(int(group.places[0]))
     ranks = column.ranks[group.places]

@@ -29,16 +29,18 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 class Level(StrEnum):
     """The subject of one line. AUTO follows the picks: a workload that was picked whole is one
-    line if several things are compared; alone, its runs are the lines.
+    line if several things are compared; alone, its runs are the lines. GROUP is all repeats of a
+    run, or all runs with the same value of a parameter.
     """
 
     AUTO = "auto"
     RUN = "run"
     WORKLOAD = "workload"
+    GROUP = "group"
 
     def merges(self, *, whole: bool, several: bool) -> bool:
         """Return whether a workload, picked ``whole`` or among ``several``, is one line."""
-        return self is Level.WORKLOAD or (self is Level.AUTO and whole and several)
+        return self in (Level.WORKLOAD, Level.GROUP) or (self is Level.AUTO and whole and several)
 
 
 class Aggregate(StrEnum):
@@ -49,6 +51,14 @@ class Aggregate(StrEnum):
     AUTO = "auto"
     MEAN = "mean"
     SUM = "sum"
+
+
+class Band(StrEnum):
+    """What the band around the mean of a group spans."""
+
+    CONFIDENCE = "confidence"  # of the mean, 95 %, by Student's t
+    DEVIATION = "deviation"  # the standard deviation to both sides
+    RANGE = "range"  # from the lowest to the highest
 
 
 class XAxis(StrEnum):
@@ -104,8 +114,9 @@ class BoardSpec:
     time since the barrier.
     ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
     0 for none, ``ema`` the weight of an exponential mean like TensorBoard's. ``robust`` leaves
-    outliers outside of the y axis. ``monochrome`` draws lines in one ink, distinguished by dashes,
-    for print.
+    outliers outside of the y axis. ``group_by`` names the parameter of which runs of a group have
+    the same value, empty for repeats; ``band`` is what is drawn around their mean. ``monochrome``
+    draws lines in one ink, distinguished by dashes, for print.
     """
 
     level: Level = Level.AUTO
@@ -116,6 +127,8 @@ class BoardSpec:
     monochrome: bool = False
     ema: float = 0.0
     robust: bool = False
+    group_by: str = ""
+    band: Band = Band.CONFIDENCE
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings that differ from the default."""
@@ -134,6 +147,8 @@ class BoardSpec:
             monochrome=fields_.get("monochrome") is True,
             ema=_number(fields_.get("ema"), 0.0, MAX_EMA) or 0.0,
             robust=fields_.get("robust") is True,
+            group_by=str(fields_.get("group_by") or "")[:_MAX_TEXT],
+            band=_enum(Band, fields_.get("band"), Band.CONFIDENCE),
         )
 
 

@@ -22,7 +22,7 @@ from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
-from radt.frontend.data.lines import WIDTH_PX, apart
+from radt.frontend.data.lines import WIDTH_PX, apart, params_of, varying
 from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import STATUS_WORDS, Quantity
 from radt.frontend.data.source import Source
@@ -239,6 +239,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
             for quantity in available
         ],
         "sections": sections(available),
+        "params": varying(params_of(source, tuple(runs)), runs),
         "charts": [spec.to_json() for spec in charts_of(source, view, selection)],
     }
 

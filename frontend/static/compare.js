@@ -15,8 +15,10 @@
     monochrome: false,
     ema: 0,
     robust: false,
+    group_by: "",
+    band: "confidence",
   };
-  const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [], sections: {} };
+  const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [], sections: {}, params: [] };
   const RETRY_MS = 2000;
   /* The room of a chart beside its lines, and how much larger it gets before it is drawn anew. */
   const AXES_PX = 64;

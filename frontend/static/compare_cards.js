@@ -6,7 +6,7 @@
   const { h, setText } = window.radt;
   const { icon } = page;
 
-  const LEVELS = { auto: "auto", run: "runs", workload: "workloads" };
+  const LEVELS = { auto: "auto", run: "runs", workload: "workloads", group: "groups" };
   const AXES = {
     barrier: "since barrier",
     start: "since run start",

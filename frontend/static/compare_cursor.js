@@ -224,9 +224,10 @@
           path.style.setProperty("stroke-width", "2.8px");
           lit.push([path, "stroke-width"]);
         }
-    const [stem] = key.split(/[/@]/, 1);
-    for (const one of document.querySelectorAll(`.pick[data-key="${stem}"], .pick[data-unit="${stem}"]`))
-      one.dataset.lit = "";
+    const line = card.meta.lines.find((one) => one.key === key) || { members: [] };
+    for (const stem of [...key.split(/[/@]/, 1), ...line.members])
+      for (const one of document.querySelectorAll(`.pick[data-key="${stem}"], .pick[data-unit="${stem}"]`))
+        one.dataset.lit = "";
   }
 
   /* A time of day in the axis's time zone, which is that of the server. */
@@ -316,13 +317,15 @@
 
   function fade(card) {
     const traces = card.graph._fullData || [];
+    const members = new Map(card.meta.lines.map((line) => [line.key, line.members]));
+    const means = (key, stem) => begins(key, stem) || (members.get(key) || []).includes(stem);
     const has = (stems) =>
-      traces.some(({ meta }) => meta && meta.key && stems.some((one) => begins(meta.key, one)));
+      traces.some(({ meta }) => meta && meta.key && stems.some((one) => means(meta.key, one)));
     const stems = pointed && (has(pointed.stems) ? pointed.stems : pointed.otherwise);
     for (const trace of traces) {
       const key = trace.meta && trace.meta.key;
       if (!key) continue;
-      const away = stems && !stems.some((one) => begins(key, one));
+      const away = stems && !stems.some((one) => means(key, one));
       for (const group of card.graph.querySelectorAll(`.trace${trace.uid}, .fill${trace.uid}`))
         group.style.opacity = away ? "0.12" : "";
     }

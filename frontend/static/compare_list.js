@@ -134,7 +134,8 @@
     const found = {};
     const keys = new Set(units.flatMap((unit) => [unit.key, ...unit.runs.map((run) => run.key)]));
     for (const { meta } of page.drawn())
-      for (const { key, stroke, hidden, estimated } of (meta && meta.lines) || []) {
+      for (const { key, stroke, hidden, estimated, members, colour } of (meta && meta.lines) || []) {
+        for (const member of members) found[member] = { stroke, colour };
         const [stem] = key.split(/[/@]/, 1);
         // Dashes of estimated values describe the value, not the run.
         if (hidden || estimated || !keys.has(stem)) continue;
@@ -162,7 +163,10 @@
     const { enter, remove } = asked;
     const mark = swatch ? coloured("swatch", swatch.light, swatch.dark) : h("span", { class: "swatch" });
     if (swatch) {
-      page.dashed(mark, strokeOf(swatch.key) || swatch.stroke);
+      const look = strokeOf(swatch.key) || swatch.stroke;
+      page.dashed(mark, look.stroke || look);
+      // A run of a group has the colour of its group's line.
+      if (look.colour) mark.style.setProperty("--ink", look.colour);
       if (page.board().monochrome) mark.dataset.mono = "";
     } else mark.dataset.none = "";
     const words = [label, name].filter(Boolean).join(" ");

@@ -35,7 +35,7 @@
     const parts = [
       page.choice("Lines",
         [asPage(page.LEVELS[board.level]), ["auto", "auto"], ["run", "runs"],
-          ["workload", "workloads"]], own(spec.level), set("level")),
+          ["workload", "workloads"], ["group", "groups"]], own(spec.level), set("level")),
       page.choice("Runs of a workload",
         [["auto", `auto: ${facts.aggregate || "mean"}`], ["mean", "mean"], ["sum", "sum"]],
         spec.aggregate || "auto",

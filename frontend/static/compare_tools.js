@@ -7,6 +7,8 @@
   const page = radt.compare;
   const { icon } = page;
 
+  const BANDS = [["confidence", "95 % interval"], ["deviation", "standard deviation"],
+    ["range", "min–max"]];
   /* TensorBoard's weight to begin with, and the sliders of the two ways to smooth. */
   const FIRST_EMA = 0.6;
   const SLIDERS = {
@@ -79,11 +81,14 @@
       level("auto", "Auto", "One line for each workload that is picked as a whole, if there are several"),
       level("run", "Runs", "One line per run"),
       level("workload", "Workloads", "One line per workload"),
+      level("group", "Groups", "The mean of repeats, or of runs with the same parameter"),
     ];
     made.levels = levels.map(([input]) => input);
     const changeX = (value) => page.setBoard("x", value || null);
     made.find = page.filterField();
     made.x = page.choice("x", [], "", changeX);
+    made.by = page.choice("of", [], "", (value) => page.setBoard("group_by", value));
+    made.band = page.choice("band", [], "", (value) => page.setBoard("band", value));
     made.smooth = page.choice("Smooth", [], "", (value) => {
       change((view) => setPart(view, "board", value === "ema"
         ? { ema: FIRST_EMA, smoothing_pct: null } : { ema: null }));
@@ -116,6 +121,8 @@
       made.find,
       h("fieldset", { class: "levels" }, h("legend", { class: "unseen" }, "Lines"),
         levels.map(([, label]) => label)),
+      made.by,
+      made.band,
       made.x,
       h("span", { class: "choice smooth" }, made.smooth, made.smoothing, made.smoothed),
       made.relative,
@@ -142,6 +149,10 @@
     for (const input of tools.levels) input.checked = input.value === board.level;
     setOptions(tools.x.querySelector("select"), [["", "automatic"], ...page.axes()], board.x || "");
     if (document.activeElement !== tools.find) tools.find.value = page.filtered();
+    tools.by.hidden = tools.band.hidden = board.level !== "group";
+    setOptions(tools.by.querySelector("select"), [["", "repeats"],
+      ...page.facts.params.map((name) => [name, `same ${name}`])], board.group_by);
+    setOptions(tools.band.querySelector("select"), BANDS, board.band);
     setOptions(tools.smooth.querySelector("select"), [["mean", "moving mean"], ["ema", "exponential"]],
       board.ema ? "ema" : "mean");
     const name = board.ema ? "ema" : "smoothing_pct";

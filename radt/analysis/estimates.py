@@ -54,7 +54,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     mean, degrees = fmean(values), len(values) - 1
-    half = quantile(degrees, confidence) * stdev(values) / math.sqrt(len(values))
+    half = student_quantile(degrees, confidence) * stdev(values) / math.sqrt(len(values))
     return Interval(mean - half, mean + half, confidence)
 
 
@@ -150,7 +150,7 @@ def effect(
         error, degrees = _welch(variances, [len(values) for values in sets])
     if abs(change) <= noise:
         change = 0.0
-    half = quantile(degrees, confidence) * error if error else 0.0
+    half = student_quantile(degrees, confidence) * error if error else 0.0
     return Effect(
         scale,
         back(change),
@@ -184,7 +184,7 @@ def _welch(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, fl
     return math.sqrt(sum(parts)), sum(parts) ** 2 / below
 
 
-def quantile(degrees: float, confidence: float) -> float:
+def student_quantile(degrees: float, confidence: float) -> float:
     """Return how many standard errors an interval reaches on each side, by Student's t."""
     from scipy.special import stdtrit  # slow to load: only where there are repeats
 
@@ -221,7 +221,7 @@ def repeats_to_detect(effect: Effect, change: float) -> int | None:
             error, degrees = math.sqrt(effect.variances[0] / count), count - 1.0
         else:
             error, degrees = _welch(effect.variances, [count] * len(effect.variances))
-        return 2 * quantile(degrees, confidence) * error <= allowed
+        return 2 * student_quantile(degrees, confidence) * error <= allowed
 
     low, high = 1, 2
     while not is_enough(high):

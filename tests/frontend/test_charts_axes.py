@@ -16,6 +16,7 @@ from radt.frontend.data.chart_data import axes_of, chart_data
 from radt.frontend.data.lines import apart
 from radt.frontend.data.spec import (
     Aggregate,
+    Band,
     BoardSpec,
     ChartSpec,
     Level,
@@ -322,6 +323,35 @@ def test_an_exponential_mean_is_tensorboards(source, demo):
         assert line.high == pytest.approx(np.interp(line.curve.x, at_s, raw))
 
 
+def test_groups_are_means_with_the_interval_of_their_runs(demo, source):
+    """Repeats differ by their seed only; the interval is Student's."""
+    at_s = np.arange(40.0)
+    runs = []
+    for number, lr in enumerate(("0.1", "0.1", "0.1", "0.3")):
+        demo.workload(EXPERIMENT, f"w{number}", [demo.run("a", "n", 8.0)])
+        run_id = demo.run_ids[f"w{number} a"]
+        demo.writer.put_params(run_id, {"lr": lr, "seed": str(number)})
+        gauge(demo, f"w{number} a", "score", at_s, number + at_s)
+        runs.append(run_id)
+    source.revision()
+    repeats = by_name(draw(source, "score", level=Level.GROUP))
+    assert list(repeats) == ["lr=0.1", "lr=0.3"]
+    line = repeats["lr=0.1"]
+    assert line.members == tuple(f"r{run_id[:12]}" for run_id in runs[:3])
+    at = line.curve.x
+    mean = 1 + at
+    inside = at <= 39
+    assert line.curve.values[inside] == pytest.approx(mean[inside])
+    # Of 0, 1, 2 the deviation is 1, and Student's quantile of two degrees is 4.303.
+    assert (line.high - line.low)[inside] == pytest.approx(2 * 4.30265 / np.sqrt(3), rel=1e-4)
+    deviation = by_name(
+        draw(source, "score", level=Level.GROUP, board=BoardSpec(band=Band.DEVIATION))
+    )["lr=0.1"]
+    assert (deviation.high - deviation.low)[inside] == pytest.approx(2.0)
+    by_seed = draw(source, "score", level=Level.GROUP, board=BoardSpec(group_by="seed"))
+    assert [one.short for one in by_seed.lines] == [f"seed={number}" for number in range(4)]
+
+
 # -- smoothing ---------------------------------------------------------------------------------
 
 
@@ -476,7 +506,7 @@ def test_print_needs_no_colour(demo, source):
     for one in strokes:
         red, green, blue = (one["color"][i : i + 2] for i in (1, 3, 5))
         assert red == green == blue
-    assert drawn["layout"]["xaxis"]["title"]["text"] == "time since the barrier"
+    assert drawn["layout"]["xaxis"]["title"]["text"] == "time since the barrier   ❘ epochs"
 
 
 def test_a_second_experiment_is_dashed(demo, source):
