@@ -11,17 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dashboard import stores
-from benchmarks.dashboard.stores import Size
+from benchmarks.dashboard.stores import EXPERIMENT, Size
 from benchmarks.results import Bar, Findings, Table
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick, Window
+from radt.frontend.pages.compare import facts_answer, figure_answer
 from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import View
 
 # Half of the limit from click to painted: the browser needs the other half.
 MOST_WIDE_S, MOST_LONG_S, MOST_ZOOM_S = 0.25, 0.5, 0.075
+#: A row of small charts comes into view at once.
+MOST_SMALL_S, SMALL_RUNS = 0.2, 8
 _REPEAT = 5
 
 
@@ -53,6 +56,7 @@ def measure(folder: Path, size: Size) -> Findings:
             found.bars.append(_bar(promise, first_s, MOST_WIDE_S))
     found.tables.append(table)
     found.tables.append(_table_long(found, long, size))
+    found.tables.append(_small(found, wide))
     found.tables.append(_growth(folder / "live" / "radt.db"))
     return found
 
@@ -72,6 +76,36 @@ def _table_long(found: Findings, long: Path, size: Size) -> Table:
         found.bars.append(_bar(promise, warm_s, MOST_ZOOM_S))
     seen = all(_shows_spike(long, spec, at, 4.0**-zoom) for zoom in range(10))
     found.bars.append(Bar("one spike seen at ten zooms", "seen" if seen else "LOST", seen))
+    return table
+
+
+def _small(found: Findings, wide: Path) -> Table:
+    """Return the time of the small charts of all metrics of a few runs, as they come into view."""
+    source = Source(wide)
+    picks = [Pick.run(EXPERIMENT, run_id) for run_id in list(_selection(source).runs)[:SMALL_RUNS]]
+    view = {"picks": [str(pick) for pick in picks]}
+    facts = facts_answer(source, {"view": view})
+    assert facts is not None
+    metrics = [one["metric"] for one in facts["facts"]["metrics"]]
+    table = _table(f"Small charts of {len(metrics)} metrics of {len(picks)} runs, each")
+    cells = []
+    for _ in range(2):
+        start = time.perf_counter()
+        length = 0
+        for metric in metrics:
+            asked = {"view": {**view, "charts": [{"metric": metric}]}, "small": True}
+            answer = figure_answer(source, {**asked, "width_px": 300, "height_px": 200})
+            length += len(json.dumps(answer, separators=(",", ":")))
+        cells.append((time.perf_counter() - start) / len(metrics))
+    source.close()
+    first_s, again_s = cells
+    sizes = (
+        f"{first_s * 1e3:,.0f}",
+        f"{again_s * 1e3:,.0f}",
+        f"{length / len(metrics) / 1e3:,.0f}",
+    )
+    table.rows.append(("", *sizes))
+    found.bars.append(_bar("a small chart of 8 runs: 200 ms on the server", first_s, MOST_SMALL_S))
     return table
 
 

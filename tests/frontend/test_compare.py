@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+import radt
 from radt.model import RunStatus, Scope, SeriesKind
 from radt.store.records import SeriesRecord
 from tests.frontend.compare_support import (
@@ -194,6 +195,39 @@ def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     expect(cursor).to_be_hidden()
     expect(tip).to_be_hidden()
     assert [url for url in asked if "figure" in url] == []
+
+
+def test_values_are_those_that_are_loaded_and_keys_zoom(site, watched, wait_until):
+    open_page(watched, site.url, "?level=group&by=model&band=range")
+    page = watched.page
+    loaded = [
+        radt.load(run_id, home=site.demo.store.parent, metrics="loss")
+        for name, run_id in site.demo.run_ids.items()
+        if name != "mix b"  # the only one of the large model
+    ]
+    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    page.mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + 40)
+    page.mouse.move(frame["x"] + frame["width"] / 3, frame["y"] + 40)
+    tip = page.locator(".tip")
+    small = tip.locator("tr").filter(has_text="cnn-small").locator("td")
+    mean, band = small.nth(2).inner_text(), small.nth(3).inner_text()
+    step = int(tip.locator(".tip-at").first.inner_text().removeprefix("step "))
+    low, high = map(float, band.split(" – "))
+    # Lines are drawn over a fine grid: the pointer is between two steps.
+    near = [frame.value[abs(frame.step - step) <= 1] for frame in loaded]
+    assert min(map(min, near)) * 0.999 <= low <= float(mean) <= high <= max(map(max, near)) * 1.001
+    page.mouse.move(5, 5)
+
+    body = card(watched, "loss").locator(".card-body")
+    body.focus()
+    page.keyboard.press("+")
+    wait_until(lambda: x_range(watched) == pytest.approx([24.8, 96.2]), "a zoom by a key")
+    page.keyboard.press("ArrowRight")
+    wait_until(lambda: x_range(watched) == pytest.approx([39.08, 110.48]), "moved by a key")
+    wait_until(lambda: "t.step" in query(watched), "the address")
+    page.keyboard.press("0")
+    wait_until(lambda: x_range(watched) == pytest.approx([1, 120]), "everything")
+    assert watched.errors == []
 
 
 def test_new_points_appear_without_flicker(demo, serve, watched, wait_until):
