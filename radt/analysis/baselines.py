@@ -48,7 +48,7 @@ class BaselineKey(NamedTuple):
     #: The machine, or on a cluster its hardware.
     hardware: str
 
-    def differences(self, other: BaselineKey) -> list[str]:
+    def differences(self, other: BaselineKey) -> Sequence[str]:
         """Return what another key, of a run alone, has otherwise: ``lr is 0.2, alone 0.1``."""
         pairs = [("file", self.file, other.file), ("devices", self.devices, other.devices)]
         pairs.append(("machine", self.hardware, other.hardware))
