@@ -43,10 +43,7 @@ def read_shown(source: Source, view: View) -> Shown:
     """
     choices = Choices.of(view.options)
     picks = view.picks if choices.picked and view.picks else None
-    if picks is None:
-        names: tuple[str, ...] = (view.experiment or latest_experiment(source),)
-    else:
-        names = tuple(dict.fromkeys(pick.experiment for pick in picks))
+    names = _names(source, view, choices)
     reports = tuple(
         _read(
             source,
@@ -77,6 +74,13 @@ def read_shown(source: Source, view: View) -> Shown:
         reports[0].window.text if reports else "",
         series.problems,
     )
+
+
+def _names(source: Source, view: View, choices: Choices) -> tuple[str, ...]:
+    """Return the reported experiments."""
+    if choices.picked and view.picks:
+        return tuple(dict.fromkeys(pick.experiment for pick in view.picks))
+    return (view.experiment or latest_experiment(source),)
 
 
 def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Content:
@@ -140,18 +144,39 @@ def _read(
     series: tuple[SeriesQuantity, ...],
 ) -> Report:
     key = (experiment, profiled, window, series)
-    with _lock:
-        caches = _caches.setdefault(source, OrderedDict())
-        cache = caches.setdefault(key, ReportCache())
-        caches.move_to_end(key)
-        while len(caches) > _REMEMBERED:
-            caches.popitem(last=False)
+    cache = _cache(source, key)
     return source.remember(
         ("report", *key),
         lambda reader: read_report(
             reader, experiment, profiled=profiled, window=window, cache=cache, series=series
         ),
     )
+
+
+def _cache(source: Source, key: _Asked) -> ReportCache:
+    with _lock:
+        caches = _caches.setdefault(source, OrderedDict())
+        cache = caches.setdefault(key, ReportCache())
+        caches.move_to_end(key)
+        while len(caches) > _REMEMBERED:
+            caches.popitem(last=False)
+    return cache
+
+
+def read_progress(source: Source, view: View) -> tuple[int, int] | None:
+    """Return how many workloads of a view's report have been read, of how many; None if all are.
+
+    Raises:
+        NothingRecordedError: No experiment is stored.
+        StoreError: The store cannot be read.
+    """
+    choices = Choices.of(view.options)
+    each = [
+        _cache(source, (name, choices.profiled, choices.window, choices.series)).progress
+        for name in _names(source, view, choices)
+    ]
+    known = [progress for progress in each if progress is not None]
+    return known[0] if known else None
 
 
 _LOGGED = text(

@@ -69,10 +69,8 @@ def layout(source: Source, view: View) -> Component:
                 "scatter",
                 "Scatter",
                 [
-                    _columns("y", "y axis"),
-                    _best("y"),
-                    _columns("x", "x axis"),
-                    _best("x"),
+                    html.Div([_columns("y", "y axis"), _best("y")], className="explore-choice"),
+                    html.Div([_columns("x", "x axis"), _best("x")], className="explore-choice"),
                     _columns("colour", "colour", clearable=True),
                 ],
                 html.Div(

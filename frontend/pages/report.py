@@ -23,7 +23,7 @@ from radt.errors import RadtError
 from radt.frontend.charts.report_bars import HEIGHT_PX, figure
 from radt.frontend.charts.timeseries import BLANK, config
 from radt.frontend.data.catalog import read_experiments
-from radt.frontend.data.report import content_of, read_shown, suggestions
+from radt.frontend.data.report import content_of, read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import (
     BY_ORDER,
     MAX_SERIES,
@@ -38,12 +38,15 @@ from radt.frontend.data.report_model import (
 from radt.frontend.data.source import Source
 from radt.frontend.export import report_files
 from radt.frontend.pages import report_table
+from radt.frontend.pages.compare import Answer, handler
 from radt.frontend.pages.page import Page, attributes, in_browser
 from radt.frontend.pages.report_table import matrix
 from radt.frontend.selection import latest_experiment
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.render.report_content import matrices
+
+PROGRESS_PATH = "/report/progress"
 
 #: Fixed slots of charts: those for quantities of series, then one for each quantity.
 _OF_SERIES = tuple(f"series{number}" for number in range(MAX_SERIES))
@@ -64,6 +67,7 @@ def layout(source: Source, view: View) -> Component:
         [
             html.H1("Report", className="unseen"),
             controls(source, experiment, choices, suggested),
+            html.P(id="report-progress", className="report-progress", role="status"),
             html.Div(
                 html.Div(className="report-sketch"),
                 id="report-table",
@@ -133,6 +137,13 @@ def _config(name: str) -> Any:
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks of the page."""
     report_files.install(app.server, source)
+    app.server.add_url_rule(
+        PROGRESS_PATH,
+        PROGRESS_PATH,
+        handler(source, progress_answer),
+        methods=["POST"],
+        provide_automatic_options=False,
+    )
     for name, given in (
         *(("experiment", "value"), ("window", "value"), ("series", "value")),
         *(("picked", "checked"), ("profiled", "checked"), ("overlap", "checked")),
@@ -287,6 +298,18 @@ def register(app: Dash, source: Source) -> None:
         if now == known and drawn is not None:
             raise PreventUpdate
         return hidden, f"report-charts {size}", units, titles, whys, figures, now
+
+
+def progress_answer(source: Source, asked: Answer) -> Answer | None:
+    """Return how many workloads of a view's report have been read; None if none is being read.
+
+    Raises:
+        NothingRecordedError: No experiment is stored.
+        StoreError: The store cannot be read.
+    """
+    view = asked.get("view")
+    progress = read_progress(source, View.from_json(view) if isinstance(view, dict) else View())
+    return None if progress is None else {"read": progress[0], "of": progress[1]}
 
 
 def _series_error(shown: Shown, choices: Choices) -> str:

@@ -2,7 +2,8 @@
 "use strict";
 
 (function () {
-  const { change, setPart, noUpdate } = window.radt;
+  const { change, setPart, setText, noUpdate } = window.radt;
+  const ASK_MS = 700;
   /* The value that each control last exchanged with the view, by option. */
   const known = {};
 
@@ -40,6 +41,32 @@
     choose("report.sort", next, true);
   }
 
+  /* Show how far the server is with reading a report, until it has it. */
+  let following = 0;
+  async function follow(view) {
+    const mine = ++following;
+    for (let began = false; ; ) {
+      await new Promise((done) => setTimeout(done, ASK_MS));
+      const element = document.getElementById("report-progress");
+      if (mine !== following || !element) return;
+      const answer = await fetch("/report/progress", {
+        method: "POST",
+        headers: { "Content-Type": "application/json", Accept: "application/json" },
+        body: JSON.stringify({ view }),
+        credentials: "same-origin",
+      }).catch(() => null);
+      const found = answer && answer.status === 200 ? await answer.json() : {};
+      if (mine !== following) return;
+      const isReading = found.of !== undefined;
+      const waits = Boolean(document.querySelector("#report-table .report-sketch"));
+      began = began || isReading;
+      const count = (number) => number.toLocaleString("en");
+      setText(element, isReading ? `Reading: ${count(found.read)} of ${count(found.of)} workloads`
+        : waits && began ? "Computing the table" : "");
+      if (!isReading && !waits) return;
+    }
+  }
+
   document.addEventListener("click", (event) => {
     const head = event.target.closest("[data-report-sort]");
     if (head) sort(head.dataset.reportSort);
@@ -67,6 +94,7 @@
     /* The controls follow every change of the view. */
     reportControls: (view) => {
       if (!view) return Array(6).fill(noUpdate());
+      follow(view);
       const options = view.options || {};
       const ofSwitch = (name) => toControl(name, options[name] === "1" ? "1" : "", (value) => value === "1");
       return [

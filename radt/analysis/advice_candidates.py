@@ -10,7 +10,7 @@ from pathlib import Path
 from radt.analysis.advice_facts import Facts, MigGpu
 from radt.analysis.advice_measurements import Measurements
 from radt.analysis.advice_model import Candidate, Fit, Method, Origin, Resource, Row, Solo
-from radt.analysis.baselines import BaselineKey, Work, work_of
+from radt.analysis.baselines import BaselineKey, Work, ignored_params, work_of
 from radt.analysis.memory_fit import fits_alone
 from radt.collocation.spec import Collocation, Mps
 from radt.errors import ExperimentError, Problem, UsageError
@@ -283,7 +283,7 @@ def _model(row: RunPlan) -> tuple[str, Work, str]:
     """Return file, parameters and devices as the runner records them (`BaselineKey`)."""
     return (
         row.program.recorded,
-        work_of(row.arguments),
+        work_of(row.arguments, ignored_params()),
         str(row.devices),
     )
 

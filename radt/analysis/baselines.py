@@ -59,26 +59,24 @@ class BaselineKey(NamedTuple):
         ]
 
 
-def work_of(arguments: str) -> Work:
-    """Return the params of a command that decide its work.
-
-    Args:
-        arguments: As the runner records them in the param ``Params``.
+def ignored_params() -> frozenset[str]:
+    """Return the names of params that do not change the work, as `work_of` takes them.
 
     Raises:
         UsageError: The settings file cannot be read.
     """
-    return _work(arguments, _ignored(Path.cwd()))
-
-
-@lru_cache
-def _ignored(folder: Path) -> frozenset[str]:
-    names = Settings.of(folder)[IGNORED_PARAMS].split(",")
+    names = Settings.of(Path.cwd())[IGNORED_PARAMS].split(",")
     return frozenset(_plain(name) for name in names)
 
 
 @lru_cache(maxsize=20_000)
-def _work(arguments: str, ignored: frozenset[str]) -> Work:
+def work_of(arguments: str, ignored: frozenset[str]) -> Work:
+    """Return the params of a command that decide its work.
+
+    Args:
+        arguments: As the runner records them in the param ``Params``.
+        ignored: `ignored_params`.
+    """
     try:
         words = shlex.split(arguments)
     except ValueError:  # an open quote
@@ -103,10 +101,11 @@ def keys_of(
         UsageError: The settings file cannot be read.
     """
     hardware = reader.tagged(CLUSTER_HARDWARE, runs[0].experiment) if runs else {}
+    ignored = ignored_params()
     return {
         run.run_id: BaselineKey(
             params.get(run.run_id, {}).get("File", ""),
-            work_of(params.get(run.run_id, {}).get("Params", "")),
+            work_of(params.get(run.run_id, {}).get("Params", ""), ignored),
             run.devices,
             hardware.get(run.run_id, run.host),
         )

@@ -51,6 +51,8 @@ from radt.store.records import WorkloadRecord
 from radt.tags import CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES
 from radt.units import plural
 
+#: Workloads that are read at once, before the progress is told.
+_AT_ONCE = 500
 #: The limit on workloads of which the report says why they have no baseline.
 _MOST_REASONS = 5
 #: The runs of a workload, each with its revision.
@@ -125,9 +127,13 @@ class ReportCache:
     """Caches data and summaries of workloads whose runs have not changed.
 
     Concurrent threads are safe but may read twice.
+
+    Attributes:
+        progress: While a report is read, how many workloads have been, and how many have to be.
     """
 
     def __init__(self) -> None:
+        self.progress: tuple[int, int] | None = None
         self._asked: tuple[WindowSpec, tuple[SeriesQuantity, ...]] = (DEFAULT_WINDOW, ())
         self._data: dict[Version, WorkloadData] = {}
         self._summaries: dict[Hashable, WorkloadSummary] = {}
@@ -148,8 +154,12 @@ class ReportCache:
         if (window, series) != self._asked:
             self._asked, self._data, self._summaries = (window, series), {}, {}
         missing = [place for place, version in enumerate(versions) if version not in self._data]
-        fresh = read_workloads(reader, [workloads[place] for place in missing], window, series)
-        known = self._data | dict(zip((versions[place] for place in missing), fresh, strict=True))
+        known = dict(self._data)
+        for start in range(0, len(missing), _AT_ONCE):
+            self.progress = start, len(missing)
+            places = missing[start : start + _AT_ONCE]
+            fresh = read_workloads(reader, [workloads[place] for place in places], window, series)
+            known.update(zip((versions[place] for place in places), fresh, strict=True))
         self._data = {version: known[version] for version in versions}  # drops the others
         return [known[version] for version in versions]
 
@@ -159,6 +169,7 @@ class ReportCache:
         """Return summaries by keys of all their inputs; new keys are summarised."""
         known = {key: self._summaries.get(key) or summarise(at) for at, key in enumerate(keys)}
         self._summaries = known
+        self.progress = None
         return [known[key] for key in keys]
 
 
