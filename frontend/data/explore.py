@@ -290,7 +290,7 @@ class Shown:
             x,
             y,
             "" if options.get(COLOUR) == Best.NONE else chosen(COLOUR, y),
-            tuple(axes[:MAX_AXES]) or (*params[:_FIRST_AXES], y),
+            tuple(axes[:MAX_AXES]) or tuple(dict.fromkeys((*params[:_FIRST_AXES], x, y))),
             target,
             _best(options.get(X_BEST), choices[x]),
             _best(options.get(Y_BEST), choices[y]),

@@ -62,9 +62,7 @@ def importance_of(params: Mapping[str, Column], target: Column) -> Importance:
     known = np.isfinite(values)
     count = int(known.sum())
     if count < MIN_RUNS:
-        raise UsageError(
-            f"importance needs at least {MIN_RUNS} runs with this metric, and {count} have it"
-        )
+        raise UsageError(f"importance needs at least {MIN_RUNS} runs with this metric, got {count}")
     y = values[known]
     columns = {name: _array(column.values)[known] for name, column in params.items()}
     columns = {name: of_runs for name, of_runs in columns.items() if _differs(of_runs)}

@@ -242,6 +242,7 @@ def register(app: Dash, source: Source) -> None:
 
     @app.callback(
         Output({"type": "report-slot", "q": ALL}, "hidden"),
+        Output({"type": "report-slot", "q": ALL}, "className"),
         Output("report-charts", "className"),
         Output({"type": "report-unit", "q": ALL}, "children"),
         Output({"type": "report-title", "q": ALL}, "children"),
@@ -275,6 +276,7 @@ def register(app: Dash, source: Source) -> None:
         size = size_of(max(map(len, found_bars.values()), default=0))
         now: dict[str, str] = {"size": size.value}
         hidden: list[bool] = []
+        classes: list[str] = []
         units: list[str] = []
         figures: list[Any] = []
         for name in _SLOTS:
@@ -283,8 +285,15 @@ def register(app: Dash, source: Source) -> None:
             # A single bar says less than its number in the table.
             is_there = len(bars) > 1 and any(bar.estimate is not None for bar in bars)
             hidden.append(not is_there)
-            units.append(report_table.unit(quantity, bars) if quantity is not None else "")
-            if quantity is None or not is_there:
+            is_one = is_there and len(bars) == 1
+            classes.append("report-chart report-one" if is_one else "report-chart")
+            if quantity is None:
+                units.append("")
+            else:
+                units.append((report_table.number if is_one else report_table.unit)(quantity, bars))
+            if quantity is None or not is_there or is_one:
+                if is_one:
+                    now[name] = units[-1]
                 figures.append(no_update)
                 continue
             made = figure(quantity, bars, scheme, size, in_blocks=choices.sort == BY_ORDER)
@@ -297,7 +306,7 @@ def register(app: Dash, source: Source) -> None:
         whys = [f"{each.info.explanation}." if each else "" for each in shown_series]
         if now == known and drawn is not None:
             raise PreventUpdate
-        return hidden, f"report-charts {size}", units, titles, whys, figures, now
+        return hidden, classes, f"report-charts {size}", units, titles, whys, figures, now
 
 
 def progress_answer(source: Source, asked: Answer) -> Answer | None:

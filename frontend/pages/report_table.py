@@ -408,3 +408,9 @@ def unit(quantity: AnyQuantity, bars: Sequence[Bar]) -> str:
     if len(bars) > MAX_BARS:
         words.append(f"the first {MAX_BARS} in the table's order")
     return " · ".join(word for word in words if word)
+
+
+def number(quantity: AnyQuantity, bars: Sequence[Bar]) -> str:
+    """Return the value of the only bar, with its interval and unit: nothing is beside it."""
+    column = column_of(quantity, bars)
+    return f"{column.text(bars[0].estimate)} {column.unit}".rstrip()

@@ -189,6 +189,6 @@ def test_importance_is_that_of_a_forest_and_needs_twenty_runs(study, truth, serv
     assert 0 < count < 20
     expect(page.locator("#explore-facts")).to_contain_text(f"{count} runs that match")
     expect(page.locator("#explore-importance")).to_have_text(
-        f"Importance needs at least 20 runs with this metric, and {count} have it."
+        f"Importance needs at least 20 runs with this metric, got {count}."
     )
     assert watched.errors == []
