@@ -325,11 +325,10 @@ def test_all_arrives_once_whenever_the_submit_host_is_killed(seed: int, fates: l
                 assert way.ship() == ""
             fate = Fate(left)
             with pytest.MonkeyPatch.context() as dying:
-                for module, name in (
-                    (collecting, "import_archive"),
-                    (StoreWriter, "deliver_again"),
-                ):
-                    dying.setattr(module, name, fate.passing(getattr(module, name)))
+                call = fate.passing(collecting.import_archive)
+                dying.setattr(collecting, "import_archive", call)
+                again = fate.passing(StoreWriter.deliver_again)
+                dying.setattr(StoreWriter, "deliver_again", again)
                 for method in ("unlink", "replace", "rmdir"):
                     dying.setattr(Path, method, _method(fate, getattr(Path, method)))
                 try:
