@@ -11,6 +11,7 @@ groups are open at first. The experiment of the view narrows the table.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +54,8 @@ from radt.store.records import Int64Array
 _METRIC_COLUMNS, _PARAM_COLUMNS = 4, 8
 #: How many metrics are looked at for these columns.
 _CANDIDATES = 12
+#: A number without exponent and unit, and its decimals.
+_DECIMALS = re.compile(r"-?[\d,]+\.?(\d*)")
 NO_GROUPS, BY_WORKLOAD = "none", "workload"
 #: The column that always comes first; among the user's columns it only has a width.
 NAME = "run name"
@@ -337,6 +340,8 @@ def group_cell(column: Column, group: Group) -> str:
         if not spread:
             return mean
         half = student_quantile(len(values) - 1, CONFIDENCE) * spread / math.sqrt(len(values))
+        if (plain := _DECIMALS.fullmatch(mean)) is not None:
+            return f"{mean} ± {half:,.{len(plain[1])}f}"
         return f"{mean} ± {column.write(half)}"
     first = column.cell(int(group.places[0]))
     ranks = column.ranks[group.places]

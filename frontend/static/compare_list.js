@@ -80,7 +80,7 @@
     rows.scrollTop = top;
   }
 
-  /* Go to the Select page with the same view, by the link in the bar. */
+  /* Go to the Runs page with the same view, by the link in the bar. */
   function select(event) {
     const link = document.querySelector('.bar nav a[id*="/\\""], .bar nav a');
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -54,7 +54,7 @@ def find_run(source: Source, view: View) -> RunSubject:
         if not catalog.runs:
             raise RunNotFoundError(
                 f"experiment {catalog.experiment} has no runs in {source.address}",
-                "They may have been deleted. Choose another on the Select page",
+                "They may have been deleted. Choose another on the Runs page",
             )
         run = max(catalog.runs.values(), key=lambda run: run.record.created_ns)
     else:

@@ -113,7 +113,7 @@ def find_subject(source: Source, view: View) -> Subject:
     if place is None:
         raise RunNotFoundError(
             f"no workload {view.workload[:40]} in {source.address}",
-            "It may have been deleted or be in another store. Choose a workload on the Select page",
+            "It may have been deleted or be in another store. Choose a workload on the Runs page",
         )
     experiment, workload_id = place
     catalog = read_catalog(source, experiment)
@@ -121,7 +121,7 @@ def find_subject(source: Source, view: View) -> Subject:
         if workload.record.workload_id == workload_id:
             return _subject(catalog, workload)
     raise RunNotFoundError(
-        f"workload {workload_id[:12]} has just been deleted", "Choose another on the Select page"
+        f"workload {workload_id[:12]} has just been deleted", "Choose another on the Runs page"
     )
 
 
@@ -184,7 +184,7 @@ def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
     if not candidates:
         raise RunNotFoundError(
             f"experiment {catalog.experiment} has no workload in {source.address}",
-            "It may have been deleted. Choose another on the Select page",
+            "It may have been deleted. Choose another on the Runs page",
         )
     return candidates[-1]
 
