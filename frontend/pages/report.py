@@ -38,7 +38,7 @@ from radt.frontend.data.report_model import (
 from radt.frontend.data.source import Source
 from radt.frontend.export import report_files
 from radt.frontend.pages import report_table
-from radt.frontend.pages.compare import Answer, handler
+from radt.frontend.pages.json_routes import Answer, add_json_routes
 from radt.frontend.pages.page import Page, attributes, in_browser
 from radt.frontend.pages.report_table import matrix
 from radt.frontend.selection import latest_experiment
@@ -137,13 +137,7 @@ def _config(name: str) -> Any:
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks of the page."""
     report_files.install(app.server, source)
-    app.server.add_url_rule(
-        PROGRESS_PATH,
-        PROGRESS_PATH,
-        handler(source, progress_answer),
-        methods=["POST"],
-        provide_automatic_options=False,
-    )
+    add_json_routes(app.server, source, {PROGRESS_PATH: progress_answer})
     for name, given in (
         *(("experiment", "value"), ("window", "value"), ("series", "value")),
         *(("picked", "checked"), ("profiled", "checked"), ("overlap", "checked")),
