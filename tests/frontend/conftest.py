@@ -349,7 +349,7 @@ def _frequent_pulse() -> Iterator[None]:
     """Let open pages ask for news often, and databases be asked."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "LIVE_INTERVAL_MS", 200)
-        patch.setattr(app, "IDLE_INTERVAL_MS", 300)
+        patch.setattr(app, "IDLE_INTERVAL_MS", 600)
         patch.setattr(DatabaseConnection, "ask_interval_s", 0.1)
         patch.setattr(connections, "RETRY_S", 0.5)
         yield

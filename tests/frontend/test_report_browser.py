@@ -58,32 +58,7 @@ def options(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_table_sorts_by_its_heads_and_the_address_keeps_it(study, serve, watched):
-    page = watched.page
-    page.goto(f"{serve()}/report")
-    expect(names(page)).to_have_text(["solo", "pair", "seven"])
-    head = page.locator("th", has=page.get_by_role("button", name="time/epoch"))
-    expect(head).to_have_attribute("aria-sort", "none")
-    button = head.get_by_role("button")
-    button.focus()
-    page.keyboard.press("Enter")
-    expect(head).to_have_attribute("aria-sort", "ascending")
-    head.get_by_role("button").click()
-    expect(head).to_have_attribute("aria-sort", "descending")
-    expect(names(page)).to_have_text(["seven", "pair", "solo"])
-    page.wait_for_url("**o.report.sort=-time_per_epoch**")
-
-    page.reload()
-    expect(names(page)).to_have_text(["seven", "pair", "solo"])
-    expect(head).to_have_attribute("aria-sort", "descending")
-    head.get_by_role("button").click()
-    expect(names(page)).to_have_text(["solo", "pair", "seven"])
-    expect(page).not_to_have_url(re.compile("report.sort"))
-    expect(page.get_by_text("OOM").first).to_be_visible()
-    assert watched.errors == []
-
-
-def test_charts_links_files_and_interference(study, serve, watched, wait_until):
+def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, watched, wait_until):
     page = watched.page
     page.goto(f"{serve()}/report")
     shown(page, ".report-chart .barlayer .point path")
@@ -131,6 +106,26 @@ def test_charts_links_files_and_interference(study, serve, watched, wait_until):
     expect(section.get_by_role("heading")).to_have_text("Interference")
     expect(section.locator("tbody td")).to_have_text(["1.65×"])
     expect(page.locator(".report-notes")).to_contain_text(INTERVAL_NOTE)
+
+    # The address keeps the order.
+    head = page.locator("th", has=page.get_by_role("button", name="time/epoch"))
+    expect(head).to_have_attribute("aria-sort", "none")
+    button = head.get_by_role("button")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    expect(names(page)).to_have_text(["seven", "pair", "solo"])
+    page.wait_for_url("**o.report.sort=-time_per_epoch**")
+
+    page.reload()
+    expect(names(page)).to_have_text(["seven", "pair", "solo"])
+    expect(head).to_have_attribute("aria-sort", "descending")
+    head.get_by_role("button").click()
+    expect(names(page)).to_have_text(["solo", "pair", "seven"])
+    expect(page).not_to_have_url(re.compile("report.sort"))
+    expect(page.get_by_text("OOM").first).to_be_visible()
     assert watched.errors == []
 
 
@@ -253,14 +248,16 @@ HELD_CONTROLS = """() => {
 }"""
 
 
-def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
+def test_a_late_answer_leaves_alone_what_is_typed_and_switched(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")
     field = page.get_by_role("textbox", name="Part of each run that counts")
+    overlap = page.get_by_role("switch", name="only overlap")
+    facts = page.locator("#report-facts")
     field.fill("epoch:1")
     page.wait_for_url("**o.report.window=epoch**1**")
     page.evaluate(HELD_CONTROLS)
-    page.get_by_role("switch", name="only overlap").press("Space")
+    overlap.press("Space")
     page.wait_for_function("() => window.held")
     field.fill("epoch:2")
     # Typing is debounced: the answer comes right after the field's value has reached Dash.
@@ -270,24 +267,18 @@ def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
     page.evaluate("window.release()")
     page.wait_for_url("**o.report.window=epoch**2**")
     expect(field).to_have_value("epoch:2")
-    expect(page.locator("#report-facts")).to_contain_text("epoch 2, while all runs")
-    assert watched.errors == []
+    expect(facts).to_contain_text("epoch 2, while all runs")
 
-
-def test_a_late_answer_leaves_alone_what_is_switched(study, serve, watched):
-    page = watched.page
-    page.goto(f"{serve()}/report")
-    overlap = page.get_by_role("switch", name="only overlap")
-    expect(page.locator("#report-facts")).not_to_be_empty()
+    page.evaluate("window.held = false")
     page.evaluate(HELD_CONTROLS)
     overlap.press("Space")
     page.wait_for_function("() => window.held")
-    page.wait_for_url("**o.report.overlap=1**")
-    # Off again, and in the same task comes the answer to the view in which it was on.
-    overlap.evaluate("(input) => { input.click(); window.release(); }")
     page.wait_for_function("() => !location.search.includes('overlap')")
-    expect(page.locator("#report-facts")).not_to_contain_text("while all runs")
-    expect(overlap).not_to_be_checked()
+    # On again, and in the same task comes the answer to the view in which it was off.
+    overlap.evaluate("(input) => { input.click(); window.release(); }")
+    page.wait_for_url("**o.report.overlap=1**")
+    expect(facts).to_contain_text("while all runs")
+    expect(overlap).to_be_checked()
     assert watched.errors == []
 
 

@@ -282,7 +282,6 @@ def test_runner_killed_while_an_environment_is_built(scene: Scene) -> None:
     assert not (half / "env" / "of-the-killed-build").exists()
 
 
-@pytest.mark.mlflow
 def test_environment_that_cannot_be_built(scene: Scene) -> None:
     scene.tools.install("conda", "micromamba")
     scene.bench.script("conda.yaml", "dependencies: [python, no-such-package]\n")
@@ -393,7 +392,6 @@ def test_runner_killed_while_one_row_waits_for_another(scene: Scene) -> None:
     assert all((scene.bench.folder / f"{name}.in").exists() for name in "ab")
 
 
-@pytest.mark.mlflow
 def test_row_that_cannot_be_executed(scene: Scene) -> None:
     scene.bench.script("broken", "#!/no/such/interpreter\n").chmod(0o755)
     path = scene.experiment("1,cpu,,,broken,x", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
@@ -590,8 +588,7 @@ def test_runner_killed_while_a_leftover_is_waited_for(scene: Scene) -> None:
 # Restart of the machine --------------------------------------------------------------------------
 
 
-@pytest.mark.mlflow
-@pytest.mark.parametrize("runtime_survives", [True, False])
+@pytest.mark.parametrize("runtime_survives", [pytest.param(True, marks=pytest.mark.mlflow), False])
 def test_machine_that_restarts_while_rows_run(scene: Scene, runtime_survives: bool) -> None:
     for name in "bc":
         scene.bench.signal_ready(f"{name}.gate")

@@ -225,6 +225,8 @@ def test_a_link_that_drops_every_third_connection_and_cuts(
 def test_a_link_that_stalls(
     mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # For what is under way when the link stalls: MLflow itself waits for two minutes.
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
         (first,) = begin(lab, threads, 1)
         wait_until(lambda: lab.record(first).mlflow_run_id, "created")
