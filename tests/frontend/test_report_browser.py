@@ -71,7 +71,7 @@ def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, wa
             "Samples per second",
             "Samples per second per run",
             "CPU",
-            "Memory",
+            "RSS",
         ]  # the others have a single bar, which the table has
     )
     # solo, pair, seven; the seventh of them is a word.
