@@ -25,7 +25,7 @@ from radt.frontend.data.metric_columns import metric_columns
 from radt.frontend.data.model import STATUS_WORDS, unit_scale
 from radt.frontend.data.run_facts import time_per_epoch_s, times_alone_s
 from radt.frontend.data.source import Source
-from radt.frontend.search.find import TEXTS, active_ns, duration_s
+from radt.frontend.search.find import TEXTS, active_ns, duration_s, read_params, read_tags
 from radt.frontend.search.query import as_number
 from radt.store.metric_columns import MetricColumn, Statistic
 from radt.store.records import Float64Array, Int64Array
@@ -125,12 +125,12 @@ class Columns:
     @cached_property
     def params(self) -> Mapping[str, Mapping[str, str]]:
         """Parameters by run."""
-        return self.source.remember("params", lambda reader: reader.params_of(self.run_ids))
+        return read_params(self.source)
 
     @cached_property
     def tags(self) -> Mapping[str, Mapping[str, str]]:
         """Tags by run."""
-        return self.source.remember("tags", lambda reader: reader.tags_of(self.run_ids))
+        return read_tags(self.source)
 
     def _make(self, key: str) -> Column | None:
         if (field := FIELDS.get(key)) is not None:

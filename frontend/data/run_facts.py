@@ -1,7 +1,7 @@
-"""Times per epoch of all runs, and those of the same runs alone, for the table of runs.
+"""Times per epoch of all runs, those of the same runs alone, and stars, for the table of runs.
 
-They are those of a report with its default window (`radt.analysis.windows`), read for the whole
-store with a few statements.
+The times are those of a report with its default window (`radt.analysis.windows`). All are read for
+the whole store with a few statements.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.source import Source
 from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
+from radt.tags import STARRED, YES
 
 #: The mean of the ended epochs after the first; of the first if it is the only one.
 _TIMES = text(
@@ -40,6 +41,25 @@ def time_per_epoch_s(source: Source) -> Mapping[str, float]:
             return {run_id: float(mean) / 1e9 for run_id, mean in connection.execute(_TIMES)}
 
     return source.remember("times per epoch", read)
+
+
+_STARRED = text("SELECT run_id FROM tag WHERE key = :key AND value = :yes").bindparams(
+    key=STARRED, yes=YES
+)
+
+
+def starred(source: Source) -> frozenset[str]:
+    """Return the ids of runs with a star.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def read(reader: StoreReader) -> frozenset[str]:
+        with reader.snapshot() as connection:
+            return frozenset(run_id for (run_id,) in connection.execute(_STARRED))
+
+    return source.remember("starred", read)
 
 
 def times_alone_s(

@@ -21,6 +21,7 @@ from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, re
 from radt.frontend.data.metric_columns import metric_names
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG, note
+from radt.frontend.data.run_facts import starred
 from radt.frontend.data.run_table import (
     BY_WORKLOAD,
     NAME,
@@ -138,7 +139,7 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
     toggled = _texts(asked.get("toggled"))
     table = read_table(source, view, toggled, patient=patient)
     picks = view.picks or ()
-    ticks = _AllTicks(source, picks)
+    ticks, stars = _AllTicks(source, picks), starred(source)
     start, shift = _start(table, asked)
     count = _clipped(asked.get("count"), FIRST_ROWS, MAX_ROWS)
     start = max(0, min(start, len(table.lines) - count))
@@ -162,7 +163,7 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
         "total": len(table.lines),
         "start": start,
         "shift": shift,
-        "rows": [_row(table, line, ticks) for line in table.lines[start : start + count]],
+        "rows": [_row(table, line, ticks, stars) for line in table.lines[start : start + count]],
         "tick": ticks.joint(table.all_runs, table.order.tolist()),
         "picked": _picked(source, picks),
         "narrowed": is_narrowed(view),
@@ -212,7 +213,9 @@ def _id(table: RunTable, line: Group | int) -> str:
     return line.id if isinstance(line, Group) else table.all_runs.columns.run_ids[line][:ID_DIGITS]
 
 
-def _row(table: RunTable, line: Group | int, ticks: _AllTicks) -> dict[str, Any]:
+def _row(
+    table: RunTable, line: Group | int, ticks: _AllTicks, stars: frozenset[str]
+) -> dict[str, Any]:
     if isinstance(line, Group):
         return _group_row(table, line, ticks)
     run = table.all_runs.runs[line]
@@ -223,6 +226,8 @@ def _row(table: RunTable, line: Group | int, ticks: _AllTicks) -> dict[str, Any]
         "name": run.mark if is_child else run.short,
         "detail": run.name if is_child else run.second_name,
         "href": f"/run?id={run.run_id}",
+        "run": run.run_id,
+        "starred": run.run_id in stars,
         "title": _run_title(run),
         "swatch": _swatch(table, run),
         "tick": ticks.run(run),
@@ -341,7 +346,7 @@ def _group_choices(table: RunTable) -> list[dict[str, str]]:
 
 def _count_text(table: RunTable, view: View) -> str:
     total = len(table.all_runs.runs)
-    if not is_narrowed(view):
+    if not is_narrowed(view) and len(table.order) == total:
         return units.plural(total, "run")
     return f"{len(table.order):,} of {units.plural(total, 'run')}"
 
@@ -359,13 +364,14 @@ def _statuses(table: RunTable, view: View) -> list[dict[str, Any]]:
 def _picked(source: Source, picks: Sequence[Pick]) -> dict[str, Any]:
     """Return how many runs are ticked, and notes on those that a page cannot show."""
     if not picks:
-        return {"count": 0, "text": "", "notes": []}
+        return {"count": 0, "text": "", "notes": [], "runs": []}
     selection = resolve(source, picks)
     count = len(selection.runs) + selection.left_out
     return {
         "count": count,
         "text": f"{units.plural(count, 'run')} ticked",
         "notes": selection_notes(selection),
+        "runs": list(selection.runs),
     }
 
 

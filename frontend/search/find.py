@@ -363,14 +363,37 @@ def _without_archived(source: Source, query: Query) -> Query:
     return replace(query, terms=(*query.terms, hidden))
 
 
-def read_texts(source: Source) -> Texts:
-    """Read the parameters and tags of all runs.
+def read_params(source: Source) -> Mapping[str, Mapping[str, str]]:
+    """Return the parameters of all runs, by run and key.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    ids = [run_id for catalog in _catalogs(source) for run_id in catalog.runs]
-    return source.remember("texts", lambda r: _texts(r.params_of(ids), r.tags_of(ids)))
+    ids = _run_ids(source)
+    return source.remember("params", lambda reader: reader.params_of(ids))
+
+
+def read_tags(source: Source) -> Mapping[str, Mapping[str, str]]:
+    """Return the tags of all runs, by run and key.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    ids = _run_ids(source)
+    return source.remember("tags", lambda reader: reader.tags_of(ids))
+
+
+def read_texts(source: Source) -> Texts:
+    """Return the parameters and tags of all runs as a search compares them.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    return source.remember("texts", lambda _: _texts(read_params(source), read_tags(source)))
+
+
+def _run_ids(source: Source) -> Sequence[str]:
+    return [run_id for catalog in _catalogs(source) for run_id in catalog.runs]
 
 
 def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found:
@@ -416,13 +439,13 @@ def _catalogs(source: Source) -> Sequence[Catalog]:
     return [read_catalog(source, summary.name) for summary in read_experiments(source)]
 
 
-def _texts(params: dict[str, dict[str, str]], tags: dict[str, dict[str, str]]) -> Texts:
-    keys: set[str] = set()
-    folded: dict[str, str] = {}  # most runs have the same keys
-    for of_runs in (params, tags):
-        for run_id, texts in of_runs.items():
-            of_runs[run_id] = {
-                folded.setdefault(key, key.casefold()): value for key, value in texts.items()
-            }
-    keys.update(folded.values())
-    return Texts(params, tags, frozenset(keys))
+def _texts(params: Mapping[str, Mapping[str, str]], tags: Mapping[str, Mapping[str, str]]) -> Texts:
+    keys: dict[str, str] = {}  # most runs have the same keys
+    folded_params, folded_tags = (
+        {
+            run_id: {keys.setdefault(key, key.casefold()): text for key, text in texts.items()}
+            for run_id, texts in of_runs.items()
+        }
+        for of_runs in (params, tags)
+    )
+    return Texts(folded_params, folded_tags, frozenset(keys.values()))

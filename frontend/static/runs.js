@@ -18,6 +18,7 @@
     ["state:failed,oom", "one of several values"],
     ["-machine:bench-2", "not"],
     ["duration>10m  age<2d", "durations"],
+    ["starred:yes  archived:yes", "with a star; archived, which are left out otherwise"],
     ["workload: run: device: machine: experiment:", "fields of every run"],
   ];
 
@@ -59,15 +60,17 @@
     page.csv = h("a", { class: "runs-button", download: "", title: "All runs listed, with these columns" }, "CSV");
     page.picked = h("span", { class: "runs-picked", role: "status" });
     page.clear = button("Clear", () => pick([]));
+    page.archive = button("Archive", archive);
+    page.archive.title = "Leave the ticked runs out of all lists; the search archived:yes finds them";
     page.compare = h("a", { class: "runs-compare", onclick: compare });
-    page.grid = new window.radt.Grid({ tick, tickAll, toggle, ask, sort, setColumns, setNameWidth });
+    page.grid = new window.radt.Grid({ tick, tickAll, star, toggle, ask, sort, setColumns, setNameWidth });
     root.replaceChildren(
       h("div", { class: "runs-bar" },
         page.experiment.label, h("div", { class: "runs-field" }, page.search, help), page.chips,
         page.count),
       h("div", { class: "runs-bar" },
         page.group.label, page.fold, page.columns, page.csv,
-        h("span", { class: "push" }), page.picked, page.clear, page.compare),
+        h("span", { class: "push" }), page.picked, page.clear, page.archive, page.compare),
       page.problems, page.grid.element);
     page.setColumns = setColumns;
   }
@@ -186,6 +189,26 @@
     page.grid.paint(); // the clicked box changes at once; the others follow from the server
     addStep(row.pick ? { picks: [row.pick], on: row.tick === ON }
       : { group: row.group, on: row.tick === ON });
+  }
+
+  /* Notes of runs (notes.js); who may not change them is told why. */
+  async function edit(runs, change_) {
+    try {
+      await window.radt.editRuns(runs, change_);
+      showProblem("");
+      return true;
+    } catch (error) {
+      showProblem([error.cause, error.remedy].filter(Boolean).join(" "));
+      return false;
+    }
+  }
+
+  async function star(row) {
+    if (await edit([row.run], { starred: !row.starred })) ask();
+  }
+
+  async function archive() {
+    if (await edit(page.answer.picked.runs, { archived: true })) pick([]);
   }
 
   const tickAll = () => addStep({ all: true, on: page.answer.tick !== ON });
@@ -311,6 +334,7 @@
     setText(page.picked, texts.filter(Boolean).join(" · "));
     setAttribute(page.picked, "data-refused", page.refused && "yes");
     page.clear.hidden = !(page.view.picks || []).length;
+    page.archive.hidden = !picked.runs.length;
     const isFound = !picked.count && narrowed;
     setText(page.compare, picked.count ? "Compare ticked →"
       : isFound ? "Compare these →" : "Compare newest →");

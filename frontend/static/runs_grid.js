@@ -1,7 +1,7 @@
 /* The Runs page: a table of any length that contains only the rows in sight. Tick box and name stay
    at the left.
 
-   `actions` are the page's handlers: `tick(row)`, `tickAll()`, `toggle(row)` a group, `ask()` for
+   `actions` are the page's handlers: `tick(row)`, `tickAll()`, `star(row)`, `toggle(row)` a group, `ask()` for
    rows, `sort(column, add)`, `setColumns([[key, width], …])`, `setNameWidth(px)`. */
 "use strict";
 
@@ -130,6 +130,7 @@
       else if (event.key === "Home") this.activate(0);
       else if (event.key === "End") this.activate(this.total - 1);
       else if (event.key === " " && row) this.actions.tick(row);
+      else if (event.key === "s" && row && row.run) this.actions.star(row);
       else if (event.key === "ArrowRight" && isGroup && !row.open) this.actions.toggle(row);
       else if (event.key === "ArrowLeft" && isGroup && row.open) this.actions.toggle(row);
       else if (event.key === "ArrowRight") this.element.scrollLeft += 80;
@@ -294,6 +295,7 @@
           if (!row || event.defaultPrevented || event.target.closest("a[href]")) return;
           this.active = index;
           if (element.firstChild.contains(event.target)) this.actions.tick(row);
+          else if (event.target.matches(".runs-star")) this.actions.star(row);
           else if (row.open !== undefined) this.actions.toggle(row);
           else this.paint();
         },
@@ -301,7 +303,7 @@
         h("span", { role: "gridcell", class: "runs-cell runs-stay" },
           h("span", { class: "runs-box", role: "checkbox" })),
         h("span", { role: "rowheader", class: "runs-cell runs-stay runs-name" }, arrow,
-          swatch("runs-swatch", "", ""), name, h("span", { class: "runs-detail" })),
+          swatch("runs-swatch", "", ""), name, h("span", { class: "runs-detail" }), h("span", { class: "runs-star" })),
         this.columns.map((column) =>
           h("span", { role: "gridcell", class: "runs-cell", "data-format": column.format })));
       element.style.transform = `translateY(${index * ROW_PX}px)`;
@@ -321,7 +323,7 @@
       setAttribute(element, "aria-expanded", isGroup ? String(row.open) : null);
       setAttribute(element, "aria-selected", String(row.tick === ON));
       setAttribute(box, "aria-label", row.title);
-      const [arrow, line, name, detail] = element.children[1].children;
+      const [arrow, line, name, detail, star] = element.children[1].children;
       setText(arrow, isGroup ? "▸" : "");
       line.hidden = !row.swatch;
       if (row.swatch) {
@@ -331,6 +333,9 @@
       setText(name, row.name);
       setAttribute(name, "href", row.href);
       setText(detail, row.detail);
+      setText(star, row.run ? (row.starred ? "★" : "☆") : "");
+      setAttribute(star, "data-on", row.starred && "yes");
+      setAttribute(star, "title", row.starred ? "Take the star away" : "Give a star");
       this.columns.forEach((column, place) => {
         const cell = element.children[place + 2];
         const { text, status, live } = formatted(row.cells[place], column.format);

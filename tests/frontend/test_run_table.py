@@ -264,6 +264,7 @@ def test_what_is_ticked_and_what_is_found_can_be_compared(demo, source):
         "count": 1,
         "text": "1 run ticked",
         "notes": ["1 pick not in this store"],
+        "runs": [demo.run_ids["w a"]],
     }
     assert [row["name"] for row in found["rows"] if row["tick"]] == ["w"]
     query = found_picks(source, {"view": {"search": "model:cnn-large"}})["query"]

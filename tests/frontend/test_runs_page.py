@@ -181,6 +181,28 @@ def test_boxes_have_three_states_and_compare_takes_what_is_ticked(site, watched,
     assert watched.errors == []
 
 
+def test_runs_get_stars_and_are_archived(demo, serve, watched):
+    demo.quickstart()
+    page = watched.page
+    open_page(watched, serve(), "?o.runs.group=none")
+    page.locator("#runs-grid").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("s")
+    expect(page.locator(".runs-star[data-on]")).to_have_text("★")
+    page.locator("#runs-search").fill("starred:yes")
+    expect(names(watched)).to_have_text(["mix b"])
+    row(watched, "mix b").locator(".runs-star").click()
+    expect(rows(watched)).to_have_count(0)
+    page.locator("#runs-search").fill("")
+    box(watched, "solo").click()
+    page.get_by_role("button", name="Archive").click()
+    expect(page.locator("#runs-count")).to_have_text("5 of 6 runs")
+    expect(row(watched, "solo")).to_have_count(0)
+    page.locator("#runs-search").fill("archived:yes")
+    expect(names(watched)).to_have_text(["solo"])
+    assert watched.errors == []
+
+
 def test_quick_clicks_all_count(site, watched, wait_until):
     open_page(watched, site.url, "?o.runs.group=none")
     expect(rows(watched)).to_have_count(6)
