@@ -15,10 +15,10 @@ from radt.frontend.data.spec import Pick
 from radt.frontend.pages.runs import answer
 from radt.frontend.view import View
 
-MOST_REQUEST_S = 0.05
+MOST_CLICK_S, MOST_REQUEST_S = 0.2, 0.05
 _REPEAT = 7
 
-#: Possible searches; parameters are read for the second and later ones.
+#: Possible searches, orders and groups; the first reads the metrics and parameters of all runs.
 _VIEWS = {
     "all runs": View(),
     "status:finished": View(search="status:finished"),
@@ -35,34 +35,41 @@ _VIEWS = {
 
 def measure(folder: Path, size: Size) -> Findings:
     """Time requests on the server, first and repeated."""
-    path = folder / "many" / "radt.db"
     found = Findings()
-    table, slowest_s = _requests(path, size)
+    table, clicks_s, again_s = _requests(folder / "many" / "radt.db", size)
     found.tables.append(table)
-    found.bars.append(
-        Bar(
-            f"rows of {size.runs:,} runs asked for again: {MOST_REQUEST_S * 1e3:.0f} ms",
-            f"{slowest_s * 1e3:.0f} ms",
-            slowest_s <= MOST_REQUEST_S,
+    for promise, times_s, most_s in (
+        ("searched, sorted or grouped", clicks_s, MOST_CLICK_S),
+        ("rows asked for again", again_s, MOST_REQUEST_S),
+    ):
+        found.bars.append(
+            Bar(
+                f"{size.runs:,} runs, {promise}: {most_s * 1e3:.0f} ms",
+                f"{max(times_s) * 1e3:.0f} ms",
+                max(times_s) <= most_s,
+            )
         )
-    )
     return found
 
 
-def _requests(path: Path, size: Size) -> tuple[Table, float]:
-    """Return the times of requests, from the view to JSON, and the slowest repeated one."""
+def _requests(path: Path, size: Size) -> tuple[Table, list[float], list[float]]:
+    """Return the times of requests, from the view to JSON.
+
+    Also those of the first request of each view after the first, and of repeated ones, in seconds.
+    """
     table = Table(f"Rows of {size.runs:,} runs, ms on the server", ("", "first", "again", "KB"))
     source = Source(path)
     source.revision()
-    slowest_s = 0.0
+    clicks_s, repeated_s = [], []
     for name, view in _VIEWS.items():
         first_s, text = _timed(source, view)
         again_s = statistics.median(_timed(source, view)[0] for _ in range(_REPEAT))
-        slowest_s = max(slowest_s, again_s)
+        clicks_s.append(first_s)
+        repeated_s.append(again_s)
         row = (name, f"{first_s * 1e3:.0f}", f"{again_s * 1e3:.0f}", f"{len(text) / 1e3:.0f}")
         table.rows.append(row)
     source.close()
-    return table, slowest_s
+    return table, clicks_s[1:], repeated_s
 
 
 def _timed(source: Source, view: View) -> tuple[float, str]:
