@@ -385,7 +385,7 @@ def _automatic(
         times_s = time_per_epoch_s(source)
         keys += ["time_per_epoch"] if any(run.run_id in times_s for run in runs) else []
         keys += _differing(all_runs, runs)
-        quantile(1, CONFIDENCE)  # loads what the first group's interval would wait for
+        student_quantile(1, CONFIDENCE)  # loads what the first group's interval would wait for
     records = [run.record for run in runs]
     keys += ["device"] if len({(r.devices, r.collocation) for r in records}) > 1 else []
     keys += ["host"] if len({record.host for record in records}) > 1 else []
