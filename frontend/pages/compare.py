@@ -67,12 +67,12 @@ def layout(source: Source, view: View) -> Component:
                         id="charts",
                         className="charts",
                     ),
-                    html.Div(id="compare-sections", className="compare-sections"),
                     html.Details(
                         [html.Summary("Images, tables and texts"), html.Div(id="compare-media")],
                         id="compare-media-panel",
                         className="compare-media",
                     ),
+                    html.Div(id="compare-sections", className="compare-sections"),
                     html.Div(id="compare-zoom", className="compare-zoom", hidden=True),
                     html.Div(id="compare-empty", className="compare-empty", hidden=True),
                 ],

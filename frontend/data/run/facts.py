@@ -12,15 +12,18 @@ from radt.frontend.data.run.subject import RunSubject
 from radt.frontend.data.run_files import folders_of, opened
 from radt.frontend.data.source import Source, Stretch
 from radt.model import SOFTWARE, SeriesKind
-from radt.store.counters import rate_unit
+from radt.store.counters import rate_unit, rates
 from radt.store.reader import StoreReader
 from radt.store.records import Float64Array, SeriesRecord, SummaryRecord
+from radt.tags import RUNNER, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 from radt.technique_metrics import meaning_of, standard_unit
 from radt.usage import KERNEL
 
 _PACKAGES = "environment/packages.txt"
 _MAX_PACKAGES_BYTES = 1_000_000
 _NS_PER_S = 1e9
+#: Tags in which radt keeps account; they differ between any two runs.
+_ACCOUNTS = frozenset({RUNNER, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES})
 #: Points of a metric's small curve.
 _CURVE_POINTS = 64
 #: Curves of further metrics are not read.
@@ -99,13 +102,21 @@ def _row(record: SummaryRecord) -> MetricRow:
 
 
 def curve(source: Source, row: MetricRow, *, ended: bool) -> Float64Array:
-    """Return values of a series at about equal distances, for a small curve.
+    """Return values of a series at about equal distances, for a small curve; rates of a counter.
 
     Raises:
         StoreError: The store cannot be read, or a chunk is damaged.
     """
-    stretch = Stretch(row.series, max_points=_CURVE_POINTS)
-    return source.samples(stretch, ended=ended).values
+    series = row.series
+    if series.kind is not SeriesKind.COUNTER:
+        return source.samples(Stretch(series, max_points=_CURVE_POINTS), ended=ended).values
+
+    def read(reader: StoreReader) -> Float64Array:
+        # Mean rates between some readings: all of them would have to be decoded for each.
+        readings = reader.envelope(series.run_id, series.series_no, max_points=_CURVE_POINTS)
+        return rates(readings, series).values
+
+    return source.remember(("run-curve", series.run_id, series.series_no), read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +153,14 @@ def differences(source: Source, subject: RunSubject) -> list[Differences]:
     parts: list[tuple[str, Sequence[Mapping[str, str]]]] = [
         ("Parameters", [params.get(run.run_id, {}) for run in runs]),
         ("Execution", [_execution(run) for run in runs]),
-        ("Tags", [tags.get(run.run_id, {}) for run in runs]),
+        ("Tags", [_without_accounts(tags.get(run.run_id, {})) for run in runs]),
         ("Packages", [packages_of(source, run) for run in runs]),
     ]
     return [Differences(title, tuple(_beside(*known))) for title, known in parts]
+
+
+def _without_accounts(tags: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in tags.items() if name not in _ACCOUNTS}
 
 
 def _beside(
