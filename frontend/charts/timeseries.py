@@ -113,7 +113,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     limits = y_limits(data, shown, ordinate)
     labelled = drawn if len(drawn) <= MAX_LABELS and not look.small else []
     rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
-    if rug_rows > _MAX_RUG_ROWS or look.small:
+    if rug_rows > _MAX_RUG_ROWS:
         rug_rows = 0
     rug_px = rug_rows * RUG_ROW_PX + (RUG_GAP_PX if rug_rows else 0)
     ticks = data.ticks if rug_rows else ()
@@ -266,9 +266,9 @@ def y_range(
                 finite = ordinate.of(array[seen])
                 finite = finite[np.isfinite(finite)]
                 if len(finite):
-                    ends = np.quantile(finite, (0.05, 0.95) if robust else (0, 1))
-                    lows.append(float(ends[0]))
-                    highs.append(float(ends[1]))
+                    ends = np.quantile(finite, (0.05, 0.95)) if robust else finite
+                    lows.append(float(ends.min()))
+                    highs.append(float(ends.max()))
     if not lows:
         return (0.1, 1.0) if ordinate.log else (0.0, 1.0)
     low, high = min(lows), max(highs)

@@ -101,6 +101,8 @@ def chart_data(
     board: BoardSpec,
     window: Window | None,
     width_px: int = WIDTH_PX,
+    *,
+    with_ticks: bool = True,
 ) -> ChartData | None:
     """Return the data of a chart for the chosen runs; None if none of them has the metric.
 
@@ -113,7 +115,8 @@ def chart_data(
     series = series_of(source, tuple(selection.runs)).get(spec.metric)
     if not series:
         return None
-    return _Chart(source, selection, spec, board, window, series, width_px).data()
+    chart = _Chart(source, selection, spec, board, window, series, width_px)
+    return chart.data(with_ticks=with_ticks)
 
 
 class _Chart:
@@ -158,7 +161,7 @@ class _Chart:
             margin = self.smoothing_width / 2
             self.around = Window(window.start - margin, window.end + margin)
 
-    def data(self) -> ChartData:
+    def data(self, *, with_ticks: bool) -> ChartData:
         level = self.spec.level_of(self.board)
         together = self.selection.drawn_at(level)
         single: list[Feed] = []
@@ -197,7 +200,7 @@ class _Chart:
             aggregate=self.aggregate if whole else None,
             band=self.board.band,
             lines=shown,
-            ticks=self.ticks(singly),
+            ticks=self.ticks(singly) if with_ticks else (),
             window=self.window or self.axis.whole,
             relative=relative,
             smoothing_width=self.smoothing_width,

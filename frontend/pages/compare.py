@@ -174,12 +174,12 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
     spec = as_seen(source, view, selection, spec)
     window = view.windows.get(spec.x_of(view.board))
     width_px = _pixels(asked, "width_px") or WIDTH_PX
-    data = chart_data(source, selection, spec, view.board, window, width_px)
+    small = asked.get("small") is True
+    data = chart_data(source, selection, spec, view.board, window, width_px, with_ticks=not small)
     if data is None:
         text = "The selected runs do not have this metric"
         return {"fingerprint": now, "missing": text if selection.runs else "No run is selected"}
     scheme = Scheme.DARK if asked.get("scheme") == Scheme.DARK else Scheme.LIGHT
-    small = asked.get("small") is True
     look = Look(
         scheme,
         view.board.monochrome,
