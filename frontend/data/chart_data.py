@@ -151,6 +151,9 @@ class _Chart:
         if self.axis.by_step:
             whole = whole_of(self.read(feed, None) for feed in self.feeds)
             self.axis = replace(self.axis, whole=whole)
+            if window is not None and (window.end < whole.start or window.start > whole.end):
+                # Some metrics count epochs, others batches: a zoom need not mean both.
+                self.window = window = None
         whole = self.axis.whole
         self.smoothing_width = (whole.end - whole.start) * spec.smoothing_of(board) / 100
         self.ema = 0.0 if self.smoothing_width else spec.ema_of(board)
