@@ -327,7 +327,7 @@ CLUSTER_PATIENCE_S = Setting(
     "Seconds that a cluster's job waits at its end for a shared folder that is full or away.",
 )
 
-#: Options of the command line that a variable or a settings file may set, too.
+#: What a settings file may set, or a variable, or, mostly, an option of the command line.
 OPTIONS: tuple[Setting[Any], ...] = (
     HOME,
     TRACKING_URI,
@@ -337,6 +337,7 @@ OPTIONS: tuple[Setting[Any], ...] = (
     WAIT_FOR_FILE,
     MAX_TIME,
     MAX_EPOCH,
+    IGNORED_PARAMS,
     SYNC,
     FAIL_FAST,
     BUSY,

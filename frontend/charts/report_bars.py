@@ -12,7 +12,7 @@ from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.series_quantities import AnyQuantity
 from radt.frontend.charts.traces import Figure, escaped, shortened
-from radt.frontend.data.lines import apart
+from radt.frontend.data.labels import apart
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.report_model import MAX_BARS, Bar, Size, column_of, peak_of
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour

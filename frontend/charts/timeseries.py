@@ -35,7 +35,7 @@ from radt.frontend.charts.traces import (
     mark_words,
     rug,
 )
-from radt.frontend.data.lines import apart
+from radt.frontend.data.labels import apart
 from radt.frontend.data.model import ChartData, Line, unit_scale
 from radt.frontend.data.spec import Band, Level, Relative, Window, XAxis
 from radt.frontend.theme import INKS, Scheme, colour

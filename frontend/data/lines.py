@@ -6,14 +6,15 @@ one line, named after the device, instead of several on top of each other.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from radt.analysis.baselines import ignored_params, plain_name
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.cells import Cells, exponential_mean, moving_mean
+from radt.frontend.data.labels import apart
 from radt.frontend.data.model import EMPTY, SCOPE_WORDS, BoolArray, Curve, Line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Window
@@ -264,33 +265,8 @@ def _seen(cells: Cells, window: Window) -> Cells:
     return cells.between(window.start, window.end)
 
 
-def apart(names: Sequence[str]) -> list[str]:
-    """Return of each name the words that it does not share with all others at either end.
-
-    A number keeps the word before it: of ``lr 0.1 a`` and ``lr 0.01 a`` stay ``lr 0.1`` and
-    ``lr 0.01``.
-    """
-    words = [name.split() for name in names]
-    shared = min(map(len, words), default=0) - 1
-    if len(set(names)) < 2 or shared < 1:
-        return list(names)
-
-    def alike(place: int) -> bool:
-        return len({own[place] for own in words}) == 1
-
-    first = next((place for place in range(shared) if not alike(place)), shared)
-    last = next((place for place in range(shared - first) if not alike(-1 - place)), shared - first)
-    if first and any(own[first][0].isdigit() for own in words):
-        first -= 1
-    return [" ".join(own[first : len(own) - last]) for own in words]
-
-
 _MAX_PARAMS = 4
 _MAX_TEXT = 32
-
-
-#: Parameters in which repeats may differ: they do not change the work.
-_INCIDENTAL = re.compile(r"(^|[._-])(seed|run[_-]?name|out|output|log)s?([._-]?(dir|path|file))?$")
 
 
 def group_names(
@@ -299,13 +275,14 @@ def group_names(
     """Return the name of each run's group: of its value of a parameter, or of its repeats.
 
     Repeats have the same name and the same parameters, except for those that do not change the
-    work, such as seeds.
+    work (`radt.settings.IGNORED_PARAMS`).
     """
     if group_by:
         return {
             run_id: f"{group_by}={params.get(run_id, {}).get(group_by, 'none')}" for run_id in runs
         }
-    differing = [key for key in varying(params, runs) if not _INCIDENTAL.search(key.lower())]
+    ignored = ignored_params()
+    differing = [key for key in varying(params, runs) if plain_name(key) not in ignored]
     found = {}
     for run_id, run in runs.items():
         own = params.get(run_id, {})

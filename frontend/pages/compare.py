@@ -22,7 +22,8 @@ from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
-from radt.frontend.data.lines import WIDTH_PX, apart, params_of, varying
+from radt.frontend.data.labels import apart
+from radt.frontend.data.lines import WIDTH_PX, params_of, varying
 from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import STATUS_WORDS, Quantity
 from radt.frontend.data.source import Source

@@ -66,7 +66,7 @@ def ignored_params() -> frozenset[str]:
         UsageError: The settings file cannot be read.
     """
     names = Settings.of(Path.cwd())[IGNORED_PARAMS].split(",")
-    return frozenset(_plain(name) for name in names)
+    return frozenset(plain_name(name) for name in names)
 
 
 @lru_cache(maxsize=20_000)
@@ -84,10 +84,11 @@ def work_of(arguments: str, ignored: frozenset[str]) -> Work:
     # ``lr=0.1`` of a row whose template adds the dashes.
     words = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
     params = split_params(words)
-    return tuple(sorted(item for item in params.items() if _plain(item[0]) not in ignored))
+    return tuple(sorted(item for item in params.items() if plain_name(item[0]) not in ignored))
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return a param's name as `ignored_params` has it."""
     return name.strip().lower().replace("_", "-")
 
 

@@ -13,7 +13,7 @@ from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.cells import moving_mean, of_points
 from radt.frontend.data.chart_data import axes_of, chart_data
-from radt.frontend.data.lines import apart
+from radt.frontend.data.labels import apart
 from radt.frontend.data.spec import (
     Aggregate,
     Band,

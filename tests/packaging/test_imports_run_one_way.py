@@ -15,6 +15,7 @@ BASE = frozenset(
     {"errors", "units", "model", "home", "clock", "masking", "nvml", "params", "procfs"}
     | {
         "packages",
+        "parts",
         "run_name",
         "settings",
         "setting_values",
@@ -35,6 +36,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "units": frozenset({"errors"}),
     "masking": frozenset(),
     "params": frozenset(),
+    "parts": frozenset({"units"}),
     "run_name": frozenset({"params"}),
     "packages": frozenset(),
     "setting_values": frozenset({"errors", "masking", "paths", "units"}),

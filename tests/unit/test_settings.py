@@ -80,6 +80,7 @@ VALUES: list[tuple[Setting[Any], object, str, object]] = [
     (settings.WAIT_FOR_FILE, "2min", "120s", 120.0),
     (settings.MAX_TIME, "2h", "7200", 7200.0),
     (settings.MAX_EPOCH, 5, "5", 5),
+    (settings.IGNORED_PARAMS, "seed, tag", "seed, tag", "seed, tag"),
     (settings.SYNC, "context", "Context", "context"),
     (settings.FAIL_FAST, True, "yes", True),
     (settings.BUSY, "ignore", "ignore", "ignore"),
