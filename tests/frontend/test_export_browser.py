@@ -21,7 +21,10 @@ from radt.frontend.export import routes as data
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo, Serve, Site, Watched, patient, shown
 
-ADDRESS = "/compare?s=quickstart&c=loss;log=1&c=process.memory.rss&level=workload&t.barrier=5,30"
+ADDRESS = (
+    "/compare?s=quickstart&c=loss;log=1&c=process.memory.rss&level=workload"
+    "&x=barrier&t.barrier=5,30"
+)
 
 
 #: Keeps what the page says: good news stays for four seconds only.
