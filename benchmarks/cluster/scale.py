@@ -70,10 +70,13 @@ class Cost:
 
 
 def measure(rows: Sequence[int], nodes: Sequence[int]) -> Findings:
-    """Measure each number of rows on most nodes, and most rows on each number of nodes."""
+    """Measure each number of rows on most nodes, and fewest rows on each number of nodes.
+
+    Most rows on few nodes would be followed for days.
+    """
     most_rows, most_nodes = max(rows), max(nodes)
     sizes = dict.fromkeys(
-        [(count, most_nodes) for count in rows] + [(most_rows, count) for count in nodes]
+        [(count, most_nodes) for count in rows] + [(min(rows), count) for count in nodes]
     )
     costs = sorted((_in_process(*size) for size in sizes), key=lambda cost: (cost.rows, cost.nodes))
     ends = Table(
