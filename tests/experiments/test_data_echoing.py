@@ -42,9 +42,9 @@ def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
     for name in ("train.py", "images.py"):
         shutil.copy(FOLDER / name, bench.folder)
     text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")
-    wanted = re.compile(r"Experiment |[^,]*, (fresh|finetune 1|one cycle 3|echo 1|immediate 1) *,")
+    wanted = re.compile(r"Experiment |[^,]*, (fresh|finetune 1|one cycle 3|echo 1) *,")
     lines = [line for line in text.splitlines() if wanted.match(line)]
-    assert len(lines) == 6
+    assert len(lines) == 5
     file = bench.experiment("\n".join(lines).replace("--validation-samples 500", TINY) + "\n")
     bench.radt("experiment.csv", "--quiet")
     assert {row["Status"] for row in bench.rows(file)} == {"FINISHED"}
@@ -67,7 +67,7 @@ def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
                 assert series.maximum * count == pytest.approx(round(series.maximum * count))
     assert totals["fresh"] == (600, 0)
     fewer = (360, 240)  # 40 %
-    assert totals["finetune"] == totals["immediate"] == totals["one cycle"] == fewer
+    assert totals["finetune"] == totals["one cycle"] == fewer
     decoded, echoed = totals["echo"]
     # It ends in the middle of an epoch, where a part of the next fill is decoded.
     assert 600 <= decoded + echoed <= 610

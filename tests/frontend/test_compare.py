@@ -59,8 +59,11 @@ def test_first_sight(demo, serve, watched):
     assert chart(watched, "loss").evaluate("g => g._context.showSendToCloud") is False
 
 
-def test_the_list_has_the_colours_of_the_lines(site, watched):
+def test_every_metric_is_there_in_sections(site, watched, wait_until):
+    """Below the charts on top; closed and filtered sections stay so, as the address has them."""
     open_page(watched, site.url)
+    page = watched.page
+    # The list has the colours of the lines.
     drawn_in = chart(watched, "loss").evaluate(
         f"g => Object.fromEntries({LINES}.map(t => [t.name, t.line.color]))"
     )
@@ -69,11 +72,6 @@ def test_the_list_has_the_colours_of_the_lines(site, watched):
         swatch = row(watched, title).locator(".swatch")
         expect(swatch).to_have_css("border-top-color", f"rgb({channels})")
 
-
-def test_every_metric_is_there_in_sections(site, watched, wait_until):
-    """Below the charts on top; closed and filtered sections stay so, as the address has them."""
-    open_page(watched, site.url)
-    page = watched.page
     other = card(watched, "system.cpu.utilization")
     expect(page.locator(".section-toggle")).to_have_text(["host1"])
     other.scroll_into_view_if_needed()

@@ -99,18 +99,7 @@ def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
     assert watched.errors == []
 
 
-def test_lines_of_one_chart_are_hidden(site, watched, wait_until):
-    open_page(watched, site.url)
-    dialog = settings(watched, "loss")
-    dialog.get_by_role("checkbox", name="three b").uncheck()
-    wait_until(lambda: len(names(watched)) == 5, "one line less")
-    assert "three b  cnn-small" not in names(watched)
-    assert len(names(watched, RSS)) == 6
-    dialog.get_by_role("button", name="Show all lines").click()
-    wait_until(lambda: len(names(watched)) == 6, "all lines")
-
-
-def test_runs_and_workloads_are_hidden_in_all_charts(site, watched, wait_until):
+def test_lines_are_hidden_in_all_charts_and_in_one(site, watched, wait_until):
     open_page(watched, site.url)
     row(watched, "three b").hover()
     row(watched, "three b").get_by_role("button", name="Show b cnn-small").click()
@@ -137,6 +126,14 @@ def test_runs_and_workloads_are_hidden_in_all_charts(site, watched, wait_until):
     watched.page.get_by_role("button", name="Show all").click()
     wait_until(lambda: len(names(watched)) == 6, "all lines")
     wait_until(lambda: query(watched) == {}, "an address without it")
+
+    dialog = settings(watched, "loss")
+    dialog.get_by_role("checkbox", name="three b").uncheck()
+    wait_until(lambda: len(names(watched)) == 5, "one line less")
+    assert "three b  cnn-small" not in names(watched)
+    assert len(names(watched, RSS)) == 6
+    dialog.get_by_role("button", name="Show all lines").click()
+    wait_until(lambda: len(names(watched)) == 6, "all lines")
     assert watched.errors == []
 
 
