@@ -316,16 +316,17 @@ def test_a_report_as_a_file_needs_nothing_but_itself(
 
 
 def test_a_run_that_ends_appears_and_other_charts_stay(study, serve, watched):
+    study.workload("warm", [Planted("a", 4.0, watts=200.0), Planted("b", 4.0, watts=200.0)])
     page = watched.page
     page.goto(f"{serve()}/report")
     charts = page.locator(".report-chart:visible")
-    expect(charts.first.locator(".barlayer .point path")).to_have_count(3)
+    expect(charts.first.locator(".barlayer .point path")).to_have_count(4)
     energy = page.locator(".report-chart", has=page.get_by_role("heading", name="Energy per epoch"))
-    expect(energy.locator(".barlayer .point path")).to_have_count(1)
+    expect(energy.locator(".barlayer .point path")).to_have_count(2)
     energy.locator(".main-svg").first.evaluate("svg => { svg.dataset.kept = 'yes'; }")
     study.workload("late", [Planted("a", 9.0)])
-    expect(names(page)).to_have_text(["solo", "pair", "seven", "late"])
-    expect(charts.first.locator(".barlayer .point path")).to_have_count(4)
+    expect(names(page)).to_have_text(["solo", "pair", "seven", "warm", "late"])
+    expect(charts.first.locator(".barlayer .point path")).to_have_count(5)
     expect(energy.locator("[data-kept=yes]")).to_have_count(1)
     assert watched.errors == []
 

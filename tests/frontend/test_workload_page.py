@@ -84,7 +84,7 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     page.locator(".workload-tabs label").filter(has_text=re.compile("^b$")).click()
     expect(page.locator("#workload-log")).to_have_text(EVIL)
     expect(page.locator("#workload-params")).to_contain_text(EVIL)
-    expect(page).to_have_title("radt")
+    expect(page).to_have_title("three of planted · Workload · radt")
     assert page.locator("#content img").count() == 0
     assert watched.errors == []
     assert all(url.startswith(("http://127.0.0.1", "data:", "blob:")) for url in watched.requests)
