@@ -117,8 +117,9 @@ def test_batches_are_the_loaders_bit_by_bit_with_everything_beside_the_tensors()
 def test_a_consumer_is_ahead_of_another_by_no_more_than_the_buffer() -> None:
     name, buffer = name_of_its_own(), 2
     with shared(40, 1, name=name, buffer=buffer) as slow:
+        other = shared(40, 1, name=name, buffer=buffer)
         slow_batches = iter(slow)
-        fast = Taker(shared(40, 1, name=name, buffer=buffer))
+        fast = Taker(other, batches=iter(other))  # both have asked before either goes on
         fast.start()
         wait_until(lambda: fast.indices or not fast.is_alive(), "the other one's epoch")
         for given_already in range(40):

@@ -138,6 +138,8 @@ def test_nothing_of_a_colleague_is_given_to_runs(
         held.goes_on("b", "gpu.power", 20)
     for process in (*own, *served):  # whoever has ended is listed no longer
         nvml.remove(process)
+    for letter in "ab":  # a reading of the old list would be of processes that have ended
+        held.goes_on(letter, "gpu.power", 2)
     held.end()
 
     assert {300} <= set(held.samples("a", "process.gpu.memory").values) <= {0, 300}
