@@ -72,9 +72,9 @@ def run_experiment(
     from rich.console import Console
 
     from radt import settings
-    from radt.cluster.engines import open_engine
     from radt.cluster.opened import refuse_open_submission
     from radt.cluster.settings import ClusterSettings
+    from radt.cluster.slurm import Slurm
     from radt.experiment.devices import Machine
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
     from radt.home import Home
@@ -106,7 +106,7 @@ def run_experiment(
     if (cluster := ClusterSettings.chosen(values)) is not None:
         from radt.cluster.start import ClusterStart, start_on_cluster
 
-        start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
+        start = ClusterStart(values[settings.ON], cluster, Slurm())
         outcome = start_on_cluster(path, start, **given)
     else:
         refuse_open_submission(path)

@@ -235,7 +235,7 @@ _MEANINGS = {
 
 
 def writer(values: Float64Array) -> Callable[[float], str]:
-    """Return what writes values of a column: with the same decimals if they are of one size."""
+    """Return how values of a column are written: those of similar size with the same decimals."""
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
     if not len(sizes):
         return lambda value: units.significant(value, 4)

@@ -328,7 +328,7 @@ def _mean(column: Column, group: Group) -> float:
 def group_cell(column: Column, group: Group) -> str:
     """Return a group's cell: the mean of numbers or the common text.
 
-    The mean has its 95 % interval, but for a workload: its runs are no repeats.
+    A mean has its 95 % interval, except for a workload, whose runs are not repeats.
     """
     if column.write is not None:
         values = column.ranks[group.places]

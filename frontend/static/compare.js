@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, setPart } = radt;
+  const { h, change, post, setPart } = radt;
 
   const BOARD = {
     level: "auto",
@@ -132,20 +132,6 @@
 
   /* ---- requests ------------------------------------------------------------------------------ */
 
-  async function ask(path, body, signal) {
-    const response = await fetch(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
-      body: JSON.stringify(body),
-      credentials: "same-origin",
-      signal,
-    });
-    if (response.status === 204) return null;
-    if (!(response.headers.get("Content-Type") || "").startsWith("application/json"))
-      throw new Error(`status ${response.status}`);
-    return response.json();
-  }
-
   /* The part of the view that determines the shown runs. */
   const picked = () => {
     const { picks, experiment } = page.view();
@@ -161,7 +147,7 @@
     const mine = (asking = new AbortController());
     try {
       const { stamp, fingerprint } = page.known;
-      const found = await ask("/compare/facts", { view: picked(), stamp, fingerprint },
+      const found = await post("/compare/facts", { view: picked(), stamp, fingerprint },
         mine.signal);
       if (mine !== asking || !isHere()) return;
       page.trouble = found && found.problem;
@@ -377,7 +363,7 @@
     let found;
     try {
       [found] = await Promise.all([
-        ask("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+        post("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
         plotly(),
       ]);
     } catch (error) {

@@ -66,6 +66,24 @@
     return (seconds < 0 ? "−" : "") + parts.join(":") + (rest ? `.${rest}` : "");
   }
 
+  /* ---- requests ------------------------------------------------------------------------------ */
+
+  /* Send JSON and return the JSON of the answer, null if nothing changed. An answer of another kind
+     is somebody else's: a proxy's page, or a login. */
+  async function post(path, body, signal) {
+    const response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify(body),
+      credentials: "same-origin",
+      signal,
+    });
+    if (response.status === 204) return null;
+    if (!(response.headers.get("Content-Type") || "").startsWith("application/json"))
+      throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
   /* ---- links --------------------------------------------------------------------------------- */
 
   /* Open another page of the dashboard without reloading the application. */
@@ -129,7 +147,7 @@
 
   const radt = (window.radt = {
     view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, clock, open, follow,
-    change, setPart, setWindow, register,
+    post, change, setPart, setWindow, register,
   });
 
   /* A page that comes to the front polls at once: browsers slow down pages in the background. */

@@ -4,8 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, setPart, setText, refill, open } = radt;
-  const { plot } = radt;
+  const { h, change, post, setPart, setText, refill, open, plot } = radt;
 
   const RETRY_MS = 2000;
   const POLL_MS = 500;
@@ -29,19 +28,6 @@
 
   /* ---- requests ------------------------------------------------------------------------------ */
 
-  async function ask(path, body, signal) {
-    const response = await fetch(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
-      body: JSON.stringify(body),
-      credentials: "same-origin",
-      signal,
-    });
-    if (!(response.headers.get("Content-Type") || "").startsWith("application/json"))
-      throw new Error(`status ${response.status}`);
-    return response.json();
-  }
-
   /* What determines the data: not brushes and picks. */
   function viewOfData() {
     const { experiment, search } = radt.view;
@@ -57,7 +43,7 @@
     const body = { view: viewOfData(), stamp: data && data.stamp, have };
     let found;
     try {
-      found = await ask("/explore/data", body, mine.signal);
+      found = await post("/explore/data", body, mine.signal);
     } catch (error) {
       if (error.name !== "AbortError")
         setTimeout(() => mine === asking && isHere() && askData(), RETRY_MS);
@@ -411,7 +397,7 @@
     refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing …"));
     while (isHere() && key === importanceOf) {
       /* None while the dashboard is being restarted. */
-      const found = await ask("/explore/importance", { view, stamp }).catch(() => null);
+      const found = await post("/explore/importance", { view, stamp }).catch(() => null);
       if (!isHere() || key !== importanceOf) return;
       if (found && !found.computing) {
         if (found.problem) refill(byId("importance"), h("p", {}, found.problem.cause));

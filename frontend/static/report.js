@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { change, setPart, setText, noUpdate } = window.radt;
+  const { change, post, setPart, setText, noUpdate } = window.radt;
   const ASK_MS = 700;
   /* The value that each control last exchanged with the view, by option. */
   const known = {};
@@ -49,13 +49,7 @@
       await new Promise((done) => setTimeout(done, ASK_MS));
       const element = document.getElementById("report-progress");
       if (mine !== following || !element) return;
-      const answer = await fetch("/report/progress", {
-        method: "POST",
-        headers: { "Content-Type": "application/json", Accept: "application/json" },
-        body: JSON.stringify({ view }),
-        credentials: "same-origin",
-      }).catch(() => null);
-      const found = answer && answer.status === 200 ? await answer.json() : {};
+      const found = (await post("/report/progress", { view }).catch(() => null)) || {};
       if (mine !== following) return;
       const isReading = found.of !== undefined;
       const waits = Boolean(document.querySelector("#report-table .report-sketch"));

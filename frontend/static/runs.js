@@ -4,7 +4,7 @@
 "use strict";
 
 (function () {
-  const { h, setText, setAttribute, refill, follow, open, change, setPart, noUpdate } = window.radt;
+  const { h, setText, setAttribute, refill, follow, open, post, change, setPart, noUpdate } = window.radt;
 
   const ON = 1;
   const OFF = 0;
@@ -249,15 +249,6 @@
   }
 
   /* ---- requests ------------------------------------------------------------------------------ */
-
-  async function post(path, body, signal) {
-    const response = await fetch(path, {
-      method: "POST", signal, credentials: "same-origin", body: JSON.stringify(body),
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
-    });
-    if (!response.ok) throw new Error(`status ${response.status}`);
-    return response.json();
-  }
 
   /* The part of a view that the table depends on. */
   function concern(view) {

@@ -60,10 +60,7 @@
       () => [h("div", { class: "runs-offer-head" }, filter, reset), list], "runs-offer-panel");
     page.columnsDrawn = draw;
     draw();
-    const response = await fetch("/runs/columns", {
-      method: "POST", body: "{}", headers: { "Content-Type": "application/json" },
-    });
-    offered = await response.json();
+    offered = await window.radt.post("/runs/columns", {});
     draw();
   };
 })();

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from radt.cli.render import render_plan
 from radt.cluster.engine import ArrayRequest
-from radt.cluster.engines import open_engine
 from radt.cluster.same_node import on_one_node
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray
 from radt.cluster.shaping import arrays_for, ask_about, shape_text
+from radt.cluster.slurm import Slurm
 from radt.experiment.devices import Machine
 from radt.experiment.source import ExperimentFile
 from radt.home import Home
@@ -64,7 +64,7 @@ def show_cluster_plan(
     answers: Mapping[JobArray, str] = {}
     folder = cluster.submissions(home)
     if pending:
-        engine = open_engine(cluster)
+        engine = Slurm()
         size = engine.max_array_size
         arrays = arrays_for(source.shown, pending, cluster, max_array_size=size)
         if cluster.same_node:

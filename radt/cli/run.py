@@ -325,11 +325,11 @@ class _Start:
         """Submit the file's workloads, or go on with those that were; returns the exit code."""
         from rich.console import Console
 
-        from radt.cluster.engines import open_engine
+        from radt.cluster.slurm import Slurm
         from radt.cluster.start import ClusterStart, plan_fresh, plan_of, start_on_cluster
         from radt.runner.start import ask_first
 
-        start = ClusterStart(values[settings.ON], cluster, open_engine(cluster))
+        start = ClusterStart(values[settings.ON], cluster, Slurm())
         if detach:
             if (spool := open_submission(path, home)) is not None:
                 plan = plan_of(spool)

@@ -21,7 +21,6 @@ from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.course import Course
 from radt.cluster.engine import ArrayRequest, Engine
-from radt.cluster.engines import open_engine
 from radt.cluster.follow import Followed, Follower
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.rows import submitted_rows, submitted_table
@@ -31,6 +30,7 @@ from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import PATIENCE, Patience
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.cluster.shaping import arrays_for, ask_about
+from radt.cluster.slurm import Slurm
 from radt.cluster.spool import Request, Spool, Submission
 from radt.cluster.submit import Submitter
 from radt.errors import ClusterError, RadtError, UsageError
@@ -112,7 +112,7 @@ def course_of(
 
 
 def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSettings, Engine]:
-    """Return the settings and the engine of a submission; see `open_engine`.
+    """Return the settings and the engine of a submission, which waits `patience_s` for an answer.
 
     Raises:
         UsageError: The settings file no longer has its cluster.
@@ -122,7 +122,7 @@ def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSett
     settings = ClusterSettings.named(submission.engine, file)
     if settings is None:
         raise UsageError(f"{spool.path} names no cluster", "Remove the folder")
-    return settings, open_engine(settings, patience_s)
+    return settings, Slurm(patience_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What the Run page shows of one run; no components."""
+"""What the Run page shows of a run, as data."""
