@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import Bar, Findings, Table, ratio
+from benchmarks.training.validation_epochs import PAIRS, Epochs
 from benchmarks.training.validation_peer import EPOCHS, Measured
 
 _ROOT = Path(__file__).parents[2]
@@ -48,6 +50,7 @@ def measure(rounds: int, ray: str | None = None) -> Findings:
                 found[arm].append(_run(load, arm))
         findings.tables.append(_table(load, found, rounds))
         findings.bars.extend(_bars(load, found))
+    findings.bars.append(_loss_of_epochs())
     if ray is not None:
         peers = _peers(rounds, ray)
         findings.tables.append(peers.tables[0])
@@ -94,33 +97,41 @@ def _middle(runs: Sequence[Measured]) -> list[float]:
     ]
 
 
+def _loss_of_epochs() -> Bar:
+    """Compare epochs in turns within one training: the noise between trainings hides 1 %."""
+    epochs = Epochs(**_printed(sys.executable, "-m", "benchmarks.training.validation_epochs"))
+    pairs = zip(epochs.process_s, epochs.serial_s, strict=True)
+    lost = statistics.median(process_s / serial_s for process_s, serial_s in pairs) - 1
+    return Bar(
+        f"small: an epoch beside a process loses at most {_LOSS:.0%}",
+        f"{lost:+.1%} of {PAIRS} pairs, and {epochs.once_s:.2f} s once",
+        lost <= _LOSS,
+    )
+
+
 def _peer(side: str, python: str) -> Measured:
     """Run a side; return what it took."""
+    return Measured(**_printed(python, "-m", "benchmarks.training.validation_peer", side))
+
+
+def _run(load: str, arm: str) -> dict[str, float]:
+    """Run an arm; return what it prints."""
+    return _printed(sys.executable, "train.py", "--load", load, "--arm", arm)
+
+
+def _printed(*command: str) -> dict[str, Any]:
+    """Run a command in the experiment's folder; return the JSON of its last line."""
     path = os.pathsep.join([str(_ROOT), str(_FOLDER)])
     done = subprocess.run(
-        [python, "-m", "benchmarks.training.validation_peer", side],
-        cwd=_ROOT,
+        command,
+        cwd=_FOLDER,
         env=os.environ | {"PYTHONPATH": path, "RADT_MODE": "off", "RAY_USAGE_STATS_ENABLED": "0"},
         stdout=subprocess.PIPE,
         text=True,
         timeout=_LIMIT_S,
         check=True,
     )
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def _run(load: str, arm: str) -> dict[str, float]:
-    """Run an arm; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "train.py", "--load", load, "--arm", arm],
-        cwd=_FOLDER,
-        env=os.environ | {"RADT_MODE": "off"},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=_LIMIT_S,
-        check=True,
-    )
-    values: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    values: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return values
 
 
@@ -150,12 +161,9 @@ def _table(load: str, found: Runs, rounds: int) -> Table:
 
 
 def _bars(load: str, found: Runs) -> list[Bar]:
-    runs = found["process"]
-    if load == "small":
-        lost = _change(found, "process", "serial")
-        return [Bar(f"small: process loses at most {_LOSS:.0%}", f"{lost:+.1%}", lost <= _LOSS)]
-    if load == "busy":
+    if load in ("busy", "small"):
         return []
+    runs = found["process"]
     ratio = _against_bound(runs)
     copy = max(run["copy"] for run in runs)
     same = {run["val_loss"] for arm in found if arm != "tuned" for run in found[arm]}
