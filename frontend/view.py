@@ -8,8 +8,9 @@ search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, 
 the Run page, ``c`` a chart (its metric, then its own settings; repeated), ``x``, ``level``,
 ``smooth``, ``ema``, ``robust``, ``by``, ``band``, ``rel``, ``base`` and ``mono`` for all charts,
 ``col`` a column of the table of runs (its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom,
-``o.NAME`` an option of one page. Without ``s``, ``c`` or ``col`` the dashboard picks, and keeps
-picking as new runs start; ``s=`` and ``c=`` select nothing.
+``o.NAME`` an option of one page. AXIS is ``over.METRIC`` for charts over another metric. Without
+``s``, ``c`` or ``col`` the dashboard picks, and keeps picking as new runs start; ``s=`` and ``c=``
+select nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from radt.errors import UsageError
 from radt.frontend.data.spec import (
+    MAX_CHARTS,
     MAX_TABLE_COLUMNS,
+    OVER,
     BoardSpec,
     ChartSpec,
     ColumnChoice,
@@ -59,6 +62,8 @@ _CHART_NAMES = {
     "agg": "aggregate",
     "smooth": "smoothing_pct",
     "x": "x",
+    "over": "over",
+    "logx": "log_x",
     "log": "log",
     "min": "y_min",
     "max": "y_max",
@@ -85,7 +90,7 @@ class View:
     run: str | None = None
     charts: tuple[ChartSpec, ...] | None = None
     board: BoardSpec = field(default_factory=BoardSpec)
-    windows: Mapping[XAxis, Window] = field(default_factory=dict)
+    windows: Mapping[str, Window] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[ColumnChoice, ...] | None = None
 
@@ -174,9 +179,12 @@ class View:
             else None,
             board=BoardSpec.from_json(board) if isinstance(board, Mapping) else BoardSpec(),
             windows={
-                XAxis(axis): window
-                for axis, text in (windows.items() if isinstance(windows, Mapping) else ())
-                if axis in list(XAxis) and (window := Window.parse(str(text)))
+                str(axis)[:_MAX_TEXT]: window
+                for axis, text in list(windows.items() if isinstance(windows, Mapping) else ())[
+                    :MAX_CHARTS
+                ]
+                if (axis in list(XAxis) or str(axis).startswith(OVER))
+                and (window := Window.parse(str(text)))
             },
             options={
                 str(name)[:_MAX_TEXT]: str(text)[:_MAX_TEXT]
@@ -259,7 +267,7 @@ def _short(content: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[s
 
 
 def _value(name: str, text: str) -> object:
-    if name in ("log", "monochrome", "robust"):
+    if name in ("log", "log_x", "monochrome", "robust"):
         return text == "1"
     if name in ("smoothing_pct", "ema", "y_min", "y_max", "columns", "rows"):
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
 
 from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped, shortened
-from radt.frontend.data.model import Line
+from radt.frontend.data.model import Line, UnitScale
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.theme import FONT, Ink, Scheme
 
@@ -66,6 +66,35 @@ TITLES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Abscissa:
+    """The x axis of a figure: its kind, visible range and title.
+
+    ``scale`` is that of a metric. The range of a ``log`` axis is above 0.
+    """
+
+    kind: XAxis
+    window: Window
+    title: str
+    scale: UnitScale = field(default_factory=lambda: UnitScale(1.0, ""))
+    log: bool = False
+
+    def drawn(self, about: int) -> Figure:
+        """Return range, type and about so many ticks, in Plotly's terms."""
+        window, factor = self.window, self.scale.factor
+        seen = Window(window.start * factor, window.end * factor)
+        positions, texts = (
+            log_ticks(self.kind, seen) if self.log else axis_ticks(self.kind, seen, about)
+        )
+        ends = [window.start, window.end]
+        return {
+            "type": "log" if self.log else "linear",
+            "range": [math.log10(end) for end in ends] if self.log else ends,
+            "tickvals": [position / factor for position in positions],
+            "ticktext": texts,
+        }
+
+
 def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float], list[str]]:
     """Return positions on the axis and their labels."""
     match kind:
@@ -73,9 +102,29 @@ def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float]
             return _wall(window, about)
         case XAxis.STEP:
             return _numbers(window, about, smallest=1.0)
-        case XAxis.EPOCH:
+        case XAxis.EPOCH | XAxis.METRIC:
             return _numbers(window, about, smallest=0.0)
     return elapsed_ticks(window.start, window.end, about=about)
+
+
+def log_ticks(kind: XAxis, window: Window) -> tuple[list[float], list[str]]:
+    """Return positions on a logarithmic axis and their labels: powers of ten, for less than two of
+    them also 2 and 5 times these; round ones as on other axes within less than one.
+    """
+    low, high = math.log10(window.start), math.log10(window.end)
+    if high - low < 1:
+        return axis_ticks(kind, window)
+    step = max(1, math.ceil((high - low) / 8))
+    powers = range(math.floor(low), math.ceil(high) + 1, step)
+    positions = [
+        base * 10.0**power
+        for power in powers
+        for base in ((1, 2, 5) if high - low < 2 else (1,))
+        if low - 1e-9 <= math.log10(base) + power <= high + 1e-9
+    ]
+    if kind in (XAxis.STEP, XAxis.EPOCH, XAxis.METRIC):
+        return positions, [f"{at:,.0f}" if at >= 1 else f"{at:.12g}" for at in positions]
+    return positions, [elapsed_label(at, min(at, 1.0)) for at in positions]
 
 
 def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], list[str]]:
@@ -158,8 +207,7 @@ class Look:
 
 def layout_of(
     ink: Ink,
-    kind: XAxis,
-    window: Window,
+    x: Abscissa,
     limits: tuple[float, float],
     look: Look,
     rug_px: int,
@@ -171,8 +219,7 @@ def layout_of(
 
     ``rug_px`` are kept free at the bottom for marks, which the axis's title explains by ``marks``.
     """
-    positions, texts = axis_ticks(kind, window, about=8 * min(look.columns, 2))
-    bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if kind is XAxis.WALL else 0)
+    bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if x.kind is XAxis.WALL else 0)
     bottom_px += 0 if look.small else _TITLE_PX
     unit = "" if look.small or look.paper else unit
     plot_px = look.height_px - _TOP_PX - bottom_px
@@ -187,7 +234,7 @@ def layout_of(
         "tickfont": {"size": 11, "color": ink.dim},
     }
     small_print = {"size": 11, "color": ink.dim}
-    title = {"text": TITLES[kind] + marks, "standoff": 4, "font": small_print}
+    title = {"text": escaped(x.title) + marks, "standoff": 4, "font": small_print}
     return {
         "height": look.height_px,
         "autosize": True,
@@ -209,9 +256,7 @@ def layout_of(
         "transition": {"duration": 0},
         "xaxis": {
             **axis,
-            "range": [window.start, window.end],
-            "tickvals": positions,
-            "ticktext": texts,
+            **x.drawn(about=8 * min(look.columns, 2)),
             "showgrid": False,
             "showline": True,
             "anchor": "y2" if rug_rows else "y",

@@ -18,6 +18,8 @@ from radt.frontend.charts.layout import (
     HEIGHT_PX,
     MAX_LABELS,
     RUG_GAP_PX,
+    TITLES,
+    Abscissa,
     Look,
     end_labels,
     layout_of,
@@ -36,7 +38,7 @@ from radt.frontend.charts.traces import (
     rug,
 )
 from radt.frontend.data.labels import apart
-from radt.frontend.data.model import ChartData, Line, unit_scale
+from radt.frontend.data.model import ChartData, Curve, Line, unit_scale
 from radt.frontend.data.spec import Band, Level, Relative, Window, XAxis
 from radt.frontend.theme import INKS, Scheme, colour
 from radt.units import plural
@@ -54,6 +56,7 @@ _BANDS = {
 _NOTHING = {
     XAxis.STEP: "this metric has no steps",
     XAxis.EPOCH: "the selected runs have no values within epochs",
+    XAxis.METRIC: "no run has values of both metrics at the same time",
 }
 
 # Plotly fails when a subplot first appears in an update that changes nothing else, so both always
@@ -97,29 +100,31 @@ def figure(data: ChartData, look: Look) -> Figure:
     """Draw a chart.
 
     ``layout.meta`` describes the drawing: ``unit``, the ``factor`` of values in it, whether they
-    are ``signed``, ``points``,
-    ``x``, ``utc_offset_s`` of times of day, ``aggregate`` (None without one), ``level``,
-    ``relative``, ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
+    are ``signed``, ``points``, ``x`` (``x_metric``, ``x_unit`` and ``x_factor`` if it is a metric),
+    ``utc_offset_s`` of times of day, ``aggregate`` (None without one), ``level``, ``relative``,
+    ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
     """
     ink = INKS[look.scheme]
     shorts = apart([line.short for line in data.lines])
     lines = [replace(line, short=short) for line, short in zip(data.lines, shorts, strict=True)]
+    x = abscissa_of(data, lines)
+    if x.log:
+        lines = [_positive(line) for line in lines]
     shown = [line for line in lines if not line.hidden]
     drawn = [
         (line, Pen.of(line, place, look.scheme, monochrome=look.monochrome))
         for place, line in enumerate(shown)
     ]
     ordinate = ordinate_of(data, shown)
-    limits = y_limits(data, shown, ordinate)
+    limits = y_limits(data, shown, ordinate, x.window)
     labelled = drawn if len(drawn) <= MAX_LABELS and not look.small else []
-    rug_rows = max((tick.row for tick in data.ticks), default=-1) + 1
+    ticks = [tick for tick in data.ticks if tick.x > 0 or not x.log]
+    rug_rows = max((tick.row for tick in ticks), default=-1) + 1
     if rug_rows > _MAX_RUG_ROWS:
         rug_rows = 0
     rug_px = rug_rows * RUG_ROW_PX + (RUG_GAP_PX if rug_rows else 0)
-    ticks = data.ticks if rug_rows else ()
-    layout = layout_of(
-        ink, data.x, data.window, limits, look, rug_px, rug_rows, ordinate.unit, mark_words(ticks)
-    )
+    ticks = ticks if rug_rows else []
+    layout = layout_of(ink, x, limits, look, rug_px, rug_rows, ordinate.unit, mark_words(ticks))
     margin = layout["margin"]
     margin["r"] += room_px([line for line, _ in labelled])
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
@@ -140,7 +145,7 @@ def figure(data: ChartData, look: Look) -> Figure:
         for tick in ticks
     }
     traces += rug(ticks, rug_rows, strokes)
-    layout["annotations"] = end_labels(labelled, data.window, ordinate, limits, plot_px)
+    layout["annotations"] = end_labels(labelled, x.window, ordinate, limits, plot_px)
     layout["shapes"] = hairlines(ticks, strokes)
     if not drawn:
         text = "all lines are hidden" if data.lines else _NOTHING.get(data.x, _NO_VALUES)
@@ -157,12 +162,15 @@ def figure(data: ChartData, look: Look) -> Figure:
         "signed": ordinate.signed,
         "points": sum(len(line.curve.values) for line in shown),
         "x": data.x.value,
+        "x_metric": data.spec.over,
+        "x_unit": x.scale.label,
+        "x_factor": x.scale.factor,
         "utc_offset_s": utc_offset_s(data.window) if data.x is XAxis.WALL else None,
         "aggregate": None if data.aggregate is None else data.aggregate.value,
         "level": data.level.value,
         "relative": data.relative.value,
         "band": _band_text(data, shown),
-        "notes": [*data.notes, *_left_out(shown, ordinate)],
+        "notes": [*data.notes, *_left_out(shown, ordinate), *_before_zero(data, x)],
         "lines": _listed(lines, {line.key: pen for line, pen in drawn}, look.scheme),
     }
     return {"data": traces, "layout": layout}
@@ -194,10 +202,43 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
 def notice(text: str, scheme: Scheme) -> Figure:
     """Return an empty chart that says why it is empty."""
     ink = INKS[scheme]
-    layout = layout_of(ink, XAxis.BARRIER, Window(0.0, 1.0), (0.0, 1.0), Look(scheme), 0, 0)
+    x = Abscissa(XAxis.BARRIER, Window(0.0, 1.0), "")
+    layout = layout_of(ink, x, (0.0, 1.0), Look(scheme), 0, 0)
     layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
     layout["annotations"] = [note(text, ink)]
     return {"data": [*_ANCHORS], "layout": layout}
+
+
+def abscissa_of(data: ChartData, lines: Sequence[Line]) -> Abscissa:
+    """Choose title, unit and range of the x axis; a logarithmic one begins at the first value > 0.
+
+    Times of day have no zero to count from, so they have no logarithm.
+    """
+    window, log = data.window, data.spec.log_x and data.x is not XAxis.WALL
+    if log:
+        positive = [line.curve.x[line.curve.x > 0] for line in lines]
+        first = min((float(x.min()) for x in positive if len(x)), default=0.0)
+        start = max(window.start, first)
+        log = 0 < start < window.end
+        window = Window(start, window.end) if log else window
+    if data.x is not XAxis.METRIC:
+        return Abscissa(data.x, window, TITLES[data.x], log=log)
+    scale = unit_scale(data.x_unit, max(abs(window.start), abs(window.end)))
+    title = f"growth of {data.spec.over}" if data.x_growth else data.spec.over
+    title += f" ({scale.label})" if scale.label else ""
+    return Abscissa(data.x, window, title, scale, log=log)
+
+
+def _positive(line: Line) -> Line:
+    """Return the part of a line at x above 0."""
+    seen = line.curve.x > 0
+    return replace(
+        line,
+        curve=Curve(line.curve.x[seen], line.curve.values[seen]),
+        low=None if line.low is None else line.low[seen],
+        high=None if line.high is None else line.high[seen],
+        partial=None if line.partial is None else line.partial[seen],
+    )
 
 
 def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
@@ -213,15 +254,18 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
     return Ordinate(scale.factor, scale.label, log=log)
 
 
-def y_limits(data: ChartData, lines: Sequence[Line], ordinate: Ordinate) -> tuple[float, float]:
+def y_limits(
+    data: ChartData, lines: Sequence[Line], ordinate: Ordinate, window: Window
+) -> tuple[float, float]:
     """Return the limits of the y axis; exponents of ten if it is logarithmic.
 
-    They enclose the visible data with a small margin, except for limits that the user set.
+    They enclose the data visible in the window with a small margin, except for limits that the user
+    set.
     """
     spec = data.spec
     plain = data.relative is Relative.OFF
     from_zero = data.quantity.from_zero and plain
-    low, high = y_range(lines, data.window, ordinate, from_zero=from_zero, robust=data.robust)
+    low, high = y_range(lines, window, ordinate, from_zero=from_zero, robust=data.robust)
     if data.relative is not Relative.RATIO:
         hand_low, hand_high = (
             None if limit is None else limit * ordinate.factor for limit in (spec.y_min, spec.y_max)
@@ -304,6 +348,14 @@ def _band_text(data: ChartData, lines: Sequence[Line]) -> str:
     if data.robust:
         words.append("without outliers")
     return ", ".join(words)
+
+
+def _before_zero(data: ChartData, x: Abscissa) -> list[str]:
+    if data.spec.log_x and not x.log:
+        why = "times of day have no zero" if data.x is XAxis.WALL else "no value of x is above 0"
+        return [f"the x axis is not logarithmic: {why}"]
+    count = sum(int((line.curve.x <= 0).sum()) for line in data.lines) if x.log else 0
+    return [f"{plural(count, 'value')} at x of 0 or less left out"] if count else []
 
 
 def _left_out(lines: Sequence[Line], ordinate: Ordinate) -> list[str]:

@@ -25,7 +25,8 @@ _SHORTEST = 1.0
 class Axis:
     """An x axis with one map per run id. ``whole`` is the range without a zoom.
 
-    Over steps there are no ``maps``: each point has its own step.
+    Over steps there are no ``maps``: each point has its own step. Those for another metric give the
+    seconds since the barrier, by which values are paired (`radt.frontend.data.over`).
     """
 
     kind: XAxis
@@ -39,7 +40,12 @@ class Axis:
     @property
     def is_time(self) -> bool:
         """Whether the axis is in seconds."""
-        return self.kind not in (XAxis.STEP, XAxis.EPOCH)
+        return self.kind not in (XAxis.STEP, XAxis.EPOCH, XAxis.METRIC)
+
+    @property
+    def follows_lines(self) -> bool:
+        """Whether its range is that of the lines, and instants have no position on it."""
+        return self.kind in (XAxis.STEP, XAxis.METRIC)
 
     def place(self, run: RunEntry, cells: Cells) -> Cells:
         """Map the cells of a run from seconds to this axis."""
@@ -47,13 +53,13 @@ class Axis:
 
     def x_of(self, run: RunEntry, elapsed_s: float) -> float:
         """Return the position of an instant of a run; NaN if unknown."""
-        if self.by_step:
+        if self.follows_lines:
             return math.nan
         return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
 
     def asked(self, run: RunEntry, window: Window | None) -> tuple[float | None, float | None]:
         """Return a range of the axis in seconds since the run's barrier, or in steps."""
-        if window is None:
+        if window is None or self.kind is XAxis.METRIC:
             return None, None
         if self.by_step:
             return window.start, window.end
@@ -69,7 +75,8 @@ def axis_of(
 ) -> Axis:
     """Return the axis of runs; ``ends_s`` are their ends or newest samples, in s after the barrier.
 
-    The range of steps is not known here: it follows from the lines (`whole_of`).
+    The range of steps or of another metric is not known here: it follows from the lines
+    (`whole_of`).
     """
     longest_s = max((ends_s[run_id] for run_id in runs), default=_SHORTEST)
     whole = Window(0.0, max(longest_s, _SHORTEST))
@@ -96,11 +103,16 @@ def axis_of(
     return Axis(kind, {run_id: Shift(0.0) for run_id in runs}, whole)
 
 
-def whole_of(placed: Iterable[Cells]) -> Window:
-    """Return the range from the first to the last point of all lines."""
+def whole_of(placed: Iterable[Cells], shortest: float = _SHORTEST) -> Window:
+    """Return the range from the first to the last point of all lines, of at least ``shortest``.
+
+    With ``shortest`` 0, only a range of a single value is made wider.
+    """
     spans = [(float(cells.first[0]), float(cells.last[-1])) for cells in placed if len(cells)]
     start = min((first for first, _ in spans), default=0.0)
-    return Window(start, max([last for _, last in spans] + [start + _SHORTEST]))
+    end = max((last for _, last in spans), default=start)
+    least = shortest or (0.0 if end > start else abs(start) or _SHORTEST)
+    return Window(start, max(end, start + least))
 
 
 def started_s(run: RunEntry) -> float:

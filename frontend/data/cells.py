@@ -136,6 +136,35 @@ class Cells:
         cover = np.where(own.cover > 0, np.maximum(cover, 0.0), 0.0)
         return own.moved(first, last, low_at, high_at, cover)
 
+    def over(self, other: Cells, farthest: float) -> Cells:
+        """Return the cells over the values of another series, in the order of those values.
+
+        Each value of the series with fewer values is paired with that value of the other which was
+        recorded nearest to it in time; pairs further apart than ``farthest`` are left out. A gap
+        stays one between values that follow each other both in time and in x.
+        """
+        if not len(self) or not len(other):
+            return self.part(0, 0)
+        own, at = self, other
+        if len(other) < len(self):
+            own = self.taken(_nearest(self.middle, other.middle))
+        else:
+            at = other.taken(_nearest(other.middle, self.middle))
+        paired = np.flatnonzero(np.abs(own.middle - at.middle) <= farthest)
+        order = paired[np.argsort(at.mean[paired], kind="stable")]
+        own, x = own.taken(order), at.mean[order]
+        gap = own.gap & (np.diff(order, prepend=-1) == 1)
+        cover = np.where(gap, 0.0, np.diff(x, prepend=x[:1]))
+        height = (own.mean + np.concatenate((own.mean[:1], own.mean[:-1]))) / 2
+        return replace(
+            own,
+            **dict.fromkeys(("first", "last", "low_at", "high_at"), x),
+            gap=gap,
+            cover=cover,
+            area=cover * height,
+            steps=None,
+        )
+
     def mapped(self, onto: XMap) -> Cells:
         """Return the cells mapped to another axis."""
         if isinstance(onto, Shift):
@@ -322,6 +351,14 @@ def power_of_two(at_least: float) -> float:
         return 2.0**-30
     mantissa, exponent = math.frexp(at_least)
     return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
+
+
+def _nearest(places: Float64Array, wanted: Float64Array) -> Int64Array:
+    """Return the index of the place (N,), in order, that is nearest to each wanted one (M,)."""
+    right = np.clip(np.searchsorted(places, wanted), 1, max(1, len(places) - 1))
+    right = np.minimum(right, len(places) - 1)
+    left = np.maximum(right - 1, 0)
+    return np.where(wanted - places[left] <= places[right] - wanted, left, right)
 
 
 def _first_equal(values: Float64Array, wanted: Float64Array, lengths: Int64Array) -> Int64Array:

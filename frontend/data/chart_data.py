@@ -10,7 +10,7 @@ from radt.frontend.data import aggregate as aggregating
 from radt.frontend.data.aggregate import Baseline, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
-from radt.frontend.data.cells import Cells, Shift, united
+from radt.frontend.data.cells import NO_CELLS, Cells, Shift, united
 from radt.frontend.data.lines import (
     WIDTH_PX,
     Facts,
@@ -25,6 +25,7 @@ from radt.frontend.data.lines import (
 )
 from radt.frontend.data.metrics import quantity_of, series_of
 from radt.frontend.data.model import EMPTY, ChartData, Curve, Line, Tick
+from radt.frontend.data.over import OtherMetric
 from radt.frontend.data.series_cache import GAP_INTERVALS, Ask
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import (
@@ -148,8 +149,11 @@ class _Chart:
             ("gaps", run_ids), lambda reader: reader.gaps(run_ids)
         )
         self.axis = axis_for(source, selection, spec.x_of(board))
-        if self.axis.by_step:
-            whole = whole_of(self.read(feed, None) for feed in self.feeds)
+        others = series_of(source, run_ids).get(spec.over)
+        self.over = OtherMetric(source, self.runs, others) if others else None
+        if self.axis.follows_lines:
+            cells = [self.read(feed, None) for feed in self.feeds]
+            whole = whole_of(cells) if self.axis.by_step else whole_of(cells, shortest=0.0)
             self.axis = replace(self.axis, whole=whole)
             if window is not None and (window.end < whole.start or window.start > whole.end):
                 # Some metrics count epochs, others batches: a zoom need not mean both.
@@ -209,11 +213,16 @@ class _Chart:
             smoothing_width=self.smoothing_width,
             ema=self.ema,
             robust=self.board.robust,
-            notes=notes,
+            x_unit=self.over.unit if self.over else "",
+            x_growth=self.over is not None and self.over.is_counter,
+            notes=(*notes, *(self.over.notes if self.over else ())),
         )
 
     def read(self, feed: Feed, window: Window | None) -> Cells:
-        return read(self.source, feed, self.axis, self.gaps, window)
+        cells = read(self.source, feed, self.axis, self.gaps, window)
+        if self.axis.kind is not XAxis.METRIC:
+            return cells
+        return self.over.place(feed, cells) if self.over else NO_CELLS
 
     def run_line(self, feed: Feed) -> Line | None:
         if feed.key in self.spec.hidden:
@@ -223,7 +232,9 @@ class _Chart:
             sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds),
             self.width_px,
         )
-        sight = Sight(self.window, self.smoothing_width, around, points, self.ema)
+        sight = Sight(
+            self.window, self.smoothing_width, around, points, self.ema, log=self.spec.log_x
+        )
         return run_line(feed, self.read(feed, self.window), sight)
 
     def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
@@ -292,7 +303,7 @@ class _Chart:
         return Baseline(name, curves, frozenset(keys))
 
     def ticks(self, singly: Mapping[str, RunEntry]) -> tuple[Tick, ...]:
-        if self.axis.by_step:
+        if self.axis.follows_lines:
             return ()
         markers = _markers(self.source, tuple(self.runs))
         places = {run_id: self.tints.run(run).hue for run_id, run in singly.items()}

@@ -157,7 +157,7 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
     if bare and not sight.is_smoothed:
         curve, low, high = points_of(shown, span, sight.max_points), None, None
     else:
-        stretches = _stretches(shown, sight.max_points // 2, span)
+        stretches = _stretches(shown, sight.max_points // 2, span, log=sight.log)
         pauses = _pauses(stretches, span, sight.max_points)
         stretches = replace(stretches, gap=pauses)
         values = _smoothed(stretches, cells, sight)
@@ -206,7 +206,7 @@ class Sight:
 
     A line is smoothed over ``smoothing_width`` units of the x axis, or exponentially with the
     weight ``ema``, with the data around the window in ``surroundings``. It is drawn with at most
-    about ``max_points``.
+    about ``max_points``, which are equally far apart on a ``log`` axis.
     """
 
     window: Window | None = None
@@ -214,6 +214,7 @@ class Sight:
     surroundings: Cells | None = None
     max_points: int = LINE_POINTS
     ema: float = 0.0
+    log: bool = False
 
     @property
     def is_smoothed(self) -> bool:
@@ -232,11 +233,18 @@ def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve
     return _with_gaps(cells, Curve(cells.middle, cells.mean), cells.low, cells.high)[0]
 
 
-def _stretches(cells: Cells, count: int, span: float) -> Cells:
-    """Return about ``count`` stretches of equally many cells; none crosses a visible gap."""
+def _stretches(cells: Cells, count: int, span: float, *, log: bool = False) -> Cells:
+    """Return about ``count`` stretches of equally many cells; none crosses a visible gap.
+
+    With ``log`` they are equally wide on a logarithmic axis instead.
+    """
     if len(cells) <= count:
         return cells
     starts = np.arange(count, dtype=np.int64) * len(cells) // count
+    positive = cells.first[cells.first > 0]
+    if log and len(positive):
+        edges = np.geomspace(positive[0], max(positive[-1], 2 * positive[0]), count)
+        starts = np.append(0, np.searchsorted(cells.first, edges[:-1]))
     breaks = np.flatnonzero(_pauses(cells, span, 2 * count))
     return cells.merged(np.unique(np.concatenate([starts, breaks])))
 

@@ -203,8 +203,9 @@ class ChartData:
     ``x``, ``level`` and ``relative`` are the decisions for ``spec``: ``level`` is AUTO if there are
     lines of both runs and workloads, ``relative`` OFF if there is nothing to compare with.
     ``aggregate`` is how runs were combined into lines of workloads, None without such lines.
-    ``window`` is the visible part of the x axis, also without a zoom. ``notes`` describe deviations
-    from what users would expect.
+    ``window`` is the visible part of the x axis, also without a zoom. ``x_unit`` is the unit of the
+    metric on the x axis, and ``x_growth`` says that it is a counter's growth. ``notes`` describe
+    deviations from what users would expect.
     """
 
     quantity: Quantity
@@ -220,6 +221,8 @@ class ChartData:
     ema: float = 0.0
     robust: bool = False
     band: Band = Band.RANGE
+    x_unit: str = ""
+    x_growth: bool = False
     notes: tuple[str, ...] = ()
 
 

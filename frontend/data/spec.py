@@ -17,6 +17,8 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote, unquote
 
 MAX_CHARTS = 64
+#: What the name of a zoom begins with if the x axis is a metric.
+OVER = "over."
 MAX_TABLE_COLUMNS = 60
 MAX_EMA = 0.999
 MAX_COLUMNS = 3
@@ -69,6 +71,7 @@ class XAxis(StrEnum):
     WALL = "wall"  # date and time
     STEP = "step"  # as logged
     EPOCH = "epoch"  # epochs, with fractions by time
+    METRIC = "metric"  # the values of another metric, which a chart names
 
 
 class Relative(StrEnum):
@@ -137,10 +140,9 @@ class BoardSpec:
     @classmethod
     def from_json(cls, fields_: Mapping[str, Any]) -> Self:
         """Parse `to_json`; invalid values are ignored."""
-        x = fields_.get("x")
         return cls(
             level=_enum(Level, fields_.get("level"), Level.AUTO),
-            x=XAxis(x) if x in list(XAxis) else None,
+            x=_axis(fields_.get("x")),
             smoothing_pct=_number(fields_.get("smoothing_pct"), 0.0, 50.0) or 0.0,
             relative=_enum(Relative, fields_.get("relative"), Relative.OFF),
             baseline=_pick(fields_.get("baseline")),
@@ -157,8 +159,10 @@ class ChartSpec:
     """Settings of one chart; None inherits the board's.
 
     ``slot`` is its element on the page, which it keeps when charts are reordered; their order is
-    that of their list. ``y_min`` and ``y_max`` are in the metric's stored unit. ``hidden`` are the
-    keys of lines that are not drawn. ``columns`` and ``rows`` are its size.
+    that of their list. ``over`` is the metric of the x axis (`radt.frontend.data.over`), empty if
+    ``x`` counts. ``log`` and ``log_x`` make an axis logarithmic. ``y_min`` and ``y_max`` are in the
+    metric's stored unit. ``hidden`` are the keys of lines that are not drawn. ``columns`` and
+    ``rows`` are its size.
     """
 
     metric: str
@@ -167,6 +171,8 @@ class ChartSpec:
     aggregate: Aggregate = Aggregate.AUTO
     smoothing_pct: float | None = None
     x: XAxis | None = None
+    over: str = ""
+    log_x: bool = False
     log: bool = False
     y_min: float | None = None
     y_max: float | None = None
@@ -177,7 +183,16 @@ class ChartSpec:
     rows: int = 1
 
     def x_of(self, board: BoardSpec) -> XAxis:
-        return self.x or board.x or XAxis.BARRIER
+        return XAxis.METRIC if self.over else self.x or board.x or XAxis.BARRIER
+
+    def zoom_of(self, board: BoardSpec) -> str:
+        """Return the name of the chart's zoom, which it shares with all charts over the same x."""
+        return f"{OVER}{self.over}" if self.over else self.x_of(board)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All metrics that the chart shows."""
+        return (self.metric, self.over) if self.over else (self.metric,)
 
     def level_of(self, board: BoardSpec) -> Level:
         return board.level if self.level is None else self.level
@@ -204,7 +219,7 @@ class ChartSpec:
         metric = fields_.get("metric")
         if not isinstance(metric, str) or not metric or len(metric) > _MAX_TEXT:
             return None
-        level, x, relative = fields_.get("level"), fields_.get("x"), fields_.get("relative")
+        level, relative = fields_.get("level"), fields_.get("relative")
         hidden = fields_.get("hidden")
         low, high = _number(fields_.get("y_min")), _number(fields_.get("y_max"))
         if low is not None and high is not None and low >= high:
@@ -215,7 +230,9 @@ class ChartSpec:
             level=Level(level) if level in list(Level) else None,
             aggregate=_enum(Aggregate, fields_.get("aggregate"), Aggregate.AUTO),
             smoothing_pct=_number(fields_.get("smoothing_pct"), 0.0, 50.0),
-            x=XAxis(x) if x in list(XAxis) else None,
+            x=_axis(fields_.get("x")),
+            over=str(fields_.get("over") or "")[:_MAX_TEXT],
+            log_x=fields_.get("log_x") is True,
             log=fields_.get("log") is True,
             y_min=low,
             y_max=high,
@@ -257,6 +274,12 @@ def _without_defaults(
 
 def _enum(kind: type[EnumT], given: object, default: EnumT) -> EnumT:
     return kind(given) if given in [member.value for member in kind] else default
+
+
+def _axis(given: object) -> XAxis | None:
+    """Return an axis that needs no metric."""
+    known = given in list(XAxis) and given != XAxis.METRIC
+    return XAxis(given) if known and isinstance(given, str) else None
 
 
 def _number(given: object, low: float = -math.inf, high: float = math.inf) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.charts.timeseries import Look, figure, notice
 from radt.frontend.charts.traces import escaped
-from radt.frontend.data.model import ChartData
+from radt.frontend.data.model import ChartData, unit_scale
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Relative, Window, XAxis
 from radt.frontend.export.render_worker import Order
@@ -303,9 +303,11 @@ def _header(
 ) -> list[Figure]:
     """Return the experiment and the visible range."""
     words = [" · ".join(selection.experiments)]
-    axes = {chart.data.x for chart in charts if chart.data is not None}
+    zoomed = {chart.spec.zoom_of(view.board): chart.data for chart in charts if chart.data}
     words += [
-        _stretch(axis, view.windows[axis]) for axis in XAxis if axis in axes & set(view.windows)
+        _stretch(data, view.windows[name])
+        for name, data in sorted(zoomed.items())
+        if name in view.windows
     ]
     return [
         {
@@ -322,7 +324,12 @@ def _header(
     ]
 
 
-def _stretch(axis: XAxis, zoom: Window) -> str:
+def _stretch(data: ChartData, zoom: Window) -> str:
+    axis = data.x
+    if axis is XAxis.METRIC:
+        scale = unit_scale(data.x_unit, max(abs(zoom.start), abs(zoom.end)))
+        start, end = zoom.start * scale.factor, zoom.end * scale.factor
+        return f"{data.spec.over} {start:.4g} – {end:.4g} {scale.label}".rstrip()
     if axis in (XAxis.BARRIER, XAxis.START):
         step_s = (zoom.end - zoom.start) / 100
         return f"{clock(zoom.start, step_s)} – {clock(zoom.end, step_s)}"

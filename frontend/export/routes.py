@@ -69,7 +69,7 @@ def metrics_of(view: View, place: int | None) -> list[str]:
     if not charts or (place is not None and place >= len(charts)):
         raise UsageError("this chart does not exist", "Add a chart to the page first")
     wanted = charts if place is None else (charts[place],)
-    return list(dict.fromkeys(chart.metric for chart in wanted))
+    return list(dict.fromkeys(metric for chart in wanted for metric in chart.metrics))
 
 
 PREPARE_PATH = "/export/prepare"

@@ -31,9 +31,9 @@ def shown_schema() -> pa.Schema:
     """Return the columns of the file.
 
     ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, since 1970 for wall; steps;
-    epochs), ``value``, ``low`` and ``high`` in ``unit``. A value of NaN is a gap. If
-    ``smoothed_over`` is not 0, the value is the moving mean over this width of x, and ``low`` to
-    ``high`` is the range of the measured values.
+    epochs; of a metric, its own), ``value``, ``low`` and ``high`` in ``unit``. A value of NaN is a
+    gap. If ``smoothed_over`` is not 0, the value is the moving mean over this width of x,
+    and ``low`` to ``high`` is the range of the measured values.
     """
     import pyarrow as pa  # imported here: it takes half a second, and most visitors never export
 
@@ -84,7 +84,7 @@ def shown_charts(
         raise UsageError("this chart does not exist", "Add a chart to the page first")
     for each in places:
         spec = as_seen(source, view, selection, charts[each])
-        window = view.windows.get(spec.x_of(view.board))
+        window = view.windows.get(spec.zoom_of(view.board))
         data = chart_data(source, selection, spec, view.board, window) if selection.runs else None
         yield ShownChart(each, spec, data)
 
@@ -96,7 +96,7 @@ def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -
         StoreError: The store cannot be read.
     """
     hidden = spec.hidden + hidden_keys(source, selection, view, spec.metric)
-    x = spec.x or view.board.x or natural_x(source, selection, spec.metric)
+    x = None if spec.over else spec.x or view.board.x or natural_x(source, selection, spec.metric)
     return replace(spec, x=x, hidden=hidden)
 
 
@@ -105,7 +105,7 @@ def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]
     for chart in charts:
         if chart.data is None:
             continue
-        zoom = view.windows.get(chart.data.x)
+        zoom = view.windows.get(chart.spec.zoom_of(view.board))
         for line in chart.data.lines:
             if not line.hidden and len(line.curve.x):
                 yield _table(chart.place, chart.data, line, zoom)
@@ -141,7 +141,7 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.T
         "partial": pa.array(partial[seen]),
         "estimated": pa.repeat(pa.scalar(line.estimated), count),
         "unit": label("1" if ratio else data.quantity.drawn_unit, count),
-        "x_axis": label(data.x.value, count),
+        "x_axis": label(data.spec.over or data.x.value, count),
         "level": label(level.value, count),
         "aggregate": label(aggregate, count),
         "smoothed_over": pa.repeat(pa.scalar(data.smoothing_width), count),
@@ -172,7 +172,8 @@ def python_code(source: Source, view: View, selection: Selection, place: int | N
         for chart in (charts if place is None else charts[place : place + 1])
     ]
     known = series_of(source, tuple(selection.runs))
-    metrics = [m for m in dict.fromkeys(chart.metric for chart in wanted) if m in known]
+    drawn = dict.fromkeys(metric for chart in wanted for metric in chart.metrics)
+    metrics = [metric for metric in drawn if metric in known]
     having = {series.run_id for metric in metrics for series in known[metric]}
     hidden = set.intersection(*(set(chart.hidden) for chart in wanted)) if wanted else set()
     runs = [
@@ -186,6 +187,8 @@ def python_code(source: Source, view: View, selection: Selection, place: int | N
         )
     axes = {chart.x_of(view.board) for chart in wanted}
     x = axes.pop() if len(axes) == 1 else XAxis.BARRIER
+    if x is XAxis.METRIC:
+        x, view = XAxis.BARRIER, replace(view, windows={})
     counted = any(
         series.kind is SeriesKind.COUNTER for metric in metrics for series in known[metric]
     )
@@ -266,6 +269,10 @@ def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Ite
         for chart in charts
     ):
         yield "# Charts draw the runs of a workload as one line; these are the runs."
+    for chart in charts:
+        if chart.over:
+            yield f"# A chart draws {chart.metric!r} over {chart.over!r}. pandas.merge_asof with"
+            yield '# direction="nearest", by run, pairs their samples likewise.'
     if any(chart.smoothing_of(board) for chart in charts):
         yield "# Charts smooth them; these are the samples."
     if any(chart.relative_of(board) is not Relative.OFF for chart in charts):

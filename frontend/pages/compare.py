@@ -173,7 +173,7 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
     if asked.get("fingerprint") == now:
         return None
     spec = as_seen(source, view, selection, spec)
-    window = view.windows.get(spec.x_of(view.board))
+    window = view.windows.get(spec.zoom_of(view.board))
     width_px = _pixels(asked, "width_px") or WIDTH_PX
     small = asked.get("small") is True
     data = chart_data(source, selection, spec, view.board, window, width_px, with_ticks=not small)

@@ -24,6 +24,7 @@
   const AXES_PX = 64;
   const STEP_PX = 100;
   const MAX_CHARTS = 64;
+  const OVER = "over.";
   /* The view's options have short texts, so that a long list takes several options. */
   const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
     "compare.hidden5", "compare.hidden6"];
@@ -51,9 +52,12 @@
       const own = {};
       for (const name of ["level", "x", "smoothing_pct", "relative", "baseline"])
         own[name] = spec[name] === undefined || spec[name] === null ? board[name] : spec[name];
-      own.x = own.x || (page.metric(spec.metric) || {}).x || "barrier";
+      own.x = spec.over ? "metric" : own.x || (page.metric(spec.metric) || {}).x || "barrier";
       return own;
     },
+    /* The name of a chart's zoom, which all charts over the same x share. */
+    zoomOf: (spec) => (spec.over ? `${OVER}${spec.over}` : page.of(spec).x),
+    OVER,
     metric: (name) => page.facts.metrics.find((one) => one.metric === name),
     window: (x) => {
       const text = (page.view().windows || {})[x];
@@ -328,7 +332,7 @@
 
   /* All inputs of a figure besides the data. */
   function question({ spec, small, body }) {
-    const { x } = page.of(spec);
+    const x = page.zoomOf(spec);
     const { board, windows } = page.view();
     const window_ = (windows || {})[x];
     const options = {};

@@ -28,7 +28,9 @@
     const add = (text, names) => found.push({ text, names });
     if (spec.level) add(`by ${spec.level}`, ["level"]);
     if (spec.aggregate && spec.aggregate !== "auto") add(spec.aggregate, ["aggregate"]);
-    if (spec.x) add(AXES[spec.x], ["x"]);
+    if (spec.over) add(`over ${spec.over}`, ["over"]);
+    else if (spec.x) add(AXES[spec.x], ["x"]);
+    if (spec.log_x) add("log x", ["log_x"]);
     if (spec.smoothing_pct !== undefined)
       add(spec.smoothing_pct ? `smooth ${spec.smoothing_pct} %` : "not smoothed", ["smoothing_pct"]);
     if (spec.relative || spec.baseline)

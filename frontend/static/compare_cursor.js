@@ -10,21 +10,22 @@
 
   /* ---- zoom ---------------------------------------------------------------------------------- */
 
-  /* Ends of an axis as numbers: dates are seconds since 1970 in addresses, texts in Plotly. */
-  const toUnits = (axis, end) =>
-    axis.type === "date"
-      ? (typeof end === "number" ? end : Date.parse(`${end.replace(" ", "T")}Z`)) / 1000
-      : Number(end);
-  const toAxis = (axis, value) => (axis.type === "date" ? value * 1000 : value);
+  /* Ends of an axis as numbers; those of a logarithmic one are exponents of ten in Plotly. */
+  const toUnits = (axis, end) => (axis.type === "log" ? 10 ** end : Number(end));
+  const toAxis = (axis, value) => (axis.type === "log" ? Math.log10(value) : value);
 
-  const axisOf = (card) => (card.meta && card.meta.x) || page.of(card.spec).x;
+  /* What the drawn chart shares zoom and cursor by. */
+  const axisOf = ({ meta, spec }) =>
+    !meta ? page.zoomOf(spec) : meta.x_metric ? page.OVER + meta.x_metric : meta.x;
 
   page.rangeOf = ({ xaxis }) => xaxis.range.map((end) => toUnits(xaxis, end));
 
-  const setRange = ({ graph }, ends) =>
-    page.busy(graph, window.Plotly.relayout(graph, {
-      "xaxis.range": ends.map((end) => toAxis(graph._fullLayout.xaxis, end)),
-    }));
+  function setRange({ graph }, ends) {
+    const range = ends.map((end) => toAxis(graph._fullLayout.xaxis, end));
+    // A logarithmic axis has no place for 0: the server answers where it begins.
+    if (range.every(Number.isFinite))
+      page.busy(graph, window.Plotly.relayout(graph, { "xaxis.range": range }));
+  }
 
   page.link = (card) => {
     const { graph } = card;
@@ -73,13 +74,16 @@
     if (key === "0") return void setWindow(axisOf(card), null);
     if (!KEYS[key]) return;
     event.preventDefault();
-    const [start, end] = page.window(axisOf(card)) || card.range;
-    const whole = card.whole || [-Infinity, Infinity];
+    const { xaxis } = card.graph._fullLayout;
+    const place_ = (range) => range.map((one) => toAxis(xaxis, one));
+    const [now, drawn] = [page.window(axisOf(card)) || card.range, card.range].map(place_);
+    const [start, end] = now.every(Number.isFinite) ? now : drawn;
+    const whole = card.whole ? place_(card.whole) : [-Infinity, Infinity];
     const ends = KEYS[key].map((share, place) => [start, end][place] + share * (end - start));
     // Moving stops at the ends of the data.
     const by = Math.max(0, whole[0] - ends[0]) + Math.min(0, whole[1] - ends[1]);
     if (ends[1] - ends[0] >= whole[1] - whole[0]) setWindow(axisOf(card), null);
-    else zoomTo(card, ends.map((one) => one + by));
+    else zoomTo(card, ends.map((one) => toUnits(xaxis, one + by)));
   }
 
   /* ---- cursor -------------------------------------------------------------------------------- */
@@ -186,6 +190,8 @@
   function placeText(card, at) {
     const [from, to] = page.rangeOf(card.graph._fullLayout);
     const x = axisOf(card);
+    const { x_metric, x_factor, x_unit } = card.meta;
+    if (x_metric) return `${x_metric} ${number(at * x_factor)} ${x_unit}`.trimEnd();
     const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10((to - from) / 100))));
     if (x === "wall") return page.timeText(at, to - from);
     if (x === "step") return `step ${Math.round(at).toLocaleString("en")}`;
@@ -273,7 +279,7 @@
   function bandAt({ x, y }, at) {
     for (let start = 0; start < x.length;) {
       let end = start;
-      while (end < x.length && Number.isFinite(plain(x[end]))) end++;
+      while (end < x.length && Number.isFinite(x[end])) end++;
       const half = (end - start) / 2;
       const place = nearest(x.slice(start, start + half), at);
       if (place >= 0) return [y[end - 1 - place], y[start + place]];
@@ -282,18 +288,16 @@
     return null;
   }
 
-  const plain = (x) => (typeof x === "string" ? Date.parse(`${x.replace(" ", "T")}Z`) : Number(x));
-
   function nearest(xs, at) {
     const last = xs ? xs.length - 1 : -1;
-    if (last < 0 || at < plain(xs[0]) || at > plain(xs[last])) return -1;
+    if (last < 0 || at < xs[0] || at > xs[last]) return -1;
     let [low, high] = [0, last];
     while (high - low > 1) {
       const middle = (low + high) >> 1;
-      if (plain(xs[middle]) <= at) low = middle;
+      if (xs[middle] <= at) low = middle;
       else high = middle;
     }
-    return at - plain(xs[low]) <= plain(xs[high]) - at ? low : high;
+    return at - xs[low] <= xs[high] - at ? low : high;
   }
 
   /* ---- runs ---------------------------------------------------------------------------------- */

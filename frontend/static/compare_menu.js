@@ -42,8 +42,12 @@
         (value) => change({ aggregate: value === "auto" ? null : value })),
       page.choice("x axis",
         [asPage(page.AXES[board.x] || "automatic"),
-          ...Object.entries(page.AXES).filter(([x]) => axes.includes(x) || x === spec.x)],
-        own(spec.x), set("x")),
+          ...Object.entries(page.AXES).filter(([x]) => axes.includes(x) || x === spec.x),
+          ...others(spec).map((metric) => [page.OVER + metric, `over ${metric}`])],
+        spec.over ? page.OVER + spec.over : own(spec.x),
+        (value) => change(value.startsWith(page.OVER)
+          ? { x: null, over: value.slice(page.OVER.length) }
+          : { x: value === AS_PAGE ? null : value, over: null })),
       page.choice("Smoothing",
         [asPage(page.smoothingText(board.smoothing_pct)),
           ...[0, 0.5, 1, 2, 5, 10, 20, spec.smoothing_pct]
@@ -62,11 +66,13 @@
       relative === "off" ? "" : page.choice("Compared with",
         [asPage(board.baseline ? nameOf(board.baseline) : "nothing"), ...baselines],
         own(spec.baseline), set("baseline")),
-      h("label", { class: "choice tick" }, h("span", {}, "Log scale"),
-        h("input", {
-          type: "checkbox", checked: Boolean(spec.log), "data-focus": "log",
-          onchange: (event) => change({ log: event.target.checked || null }),
-        })),
+      h("div", { class: "choice" }, h("span", {}, "Log scale"),
+        h("span", { class: "ticks" }, [["x", "log_x"], ["y", "log"]].map(([axis, name]) =>
+          h("label", {}, h("input", {
+            type: "checkbox", checked: Boolean(spec[name]), "data-focus": name,
+            "aria-label": `Log scale of ${axis}`,
+            onchange: (event) => change({ [name]: event.target.checked || null }),
+          }), axis)))),
       yRange(card, change),
       size(card),
       lines(card, change),
@@ -79,6 +85,12 @@
         }, `Remove ${spec.metric}`)),
     ];
     return h("div", { class: "settings-body" }, parts);
+  }
+
+  /* The metrics that can be on the x axis. */
+  function others(spec) {
+    const names = page.facts.metrics.map((one) => one.metric).filter((one) => one !== spec.metric);
+    return spec.over && !names.includes(spec.over) ? [spec.over, ...names] : names;
   }
 
   const action = (text, act, label) =>

@@ -269,13 +269,19 @@
       return `${clock(start, digits)} – ${clock(end, digits)}`;
     if (x === "wall")
       return `${page.timeText(start, Infinity)} – ${page.timeText(end, end - start)}`;
+    if (x.startsWith(page.OVER)) {
+      const card = page.drawn().find(({ meta }) => meta && page.OVER + meta.x_metric === x);
+      const { x_factor, x_unit } = card ? card.meta : { x_factor: 1, x_unit: "" };
+      const ends = [start, end].map((one) => Number((one * x_factor).toPrecision(4)));
+      return `${x.slice(page.OVER.length)} ${ends.join(" – ")} ${x_unit}`.trimEnd();
+    }
     const text = (value) => value.toFixed(digits);
     return `${x} ${text(start)} – ${text(end)}`;
   }
 
   function zoomed() {
     const holder = document.getElementById("compare-zoom");
-    const used = new Set([...page.cards.values()].map(({ spec }) => page.of(spec).x));
+    const used = new Set([...page.cards.values()].map(({ spec }) => page.zoomOf(spec)));
     const shown = [...used].filter((x) => page.window(x));
     const text = shown.map((x) => rangeText(x, page.window(x))).join(" · ");
     holder.hidden = !shown.length;

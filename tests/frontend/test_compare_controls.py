@@ -77,7 +77,7 @@ def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
     dialog = settings(watched, "accuracy")
     dialog.get_by_label("Lines", exact=True).select_option("workload")
     wait_until(lambda: "three" in " ".join(names(watched, "accuracy")), "lines by workload")
-    dialog.get_by_role("checkbox", name="Log scale").check()
+    dialog.get_by_role("checkbox", name="Log scale of y").check()
     dialog.get_by_label("Minimum of the y axis").fill("0.8")
     dialog.get_by_label("Maximum of the y axis").fill("0.9")
     dialog.get_by_label("Maximum of the y axis").press("Enter")

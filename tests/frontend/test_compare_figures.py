@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+import pytest
 from playwright.sync_api import expect
 
-from tests.frontend.compare_support import card, chart, open_page, row, x_range
+import radt
+from tests.frontend.compare_support import card, chart, open_page, query, row, x_range
 from tests.frontend.conftest import BEGAN_NS
 
 RSS = "process.memory.rss"
@@ -72,3 +74,54 @@ def test_the_list_has_the_dashes_of_the_lines(site, watched, wait_until):
     # Another chart may have been drawn before this one, and told the list.
     wait_until(lambda: strokes()[2] == swatch.get_attribute("data-stroke"), "the same dashes")
     assert len(set(strokes())) == 6
+
+
+def test_one_metric_over_another_and_logarithmic(site, watched, wait_until):
+    open_page(watched, site.url)
+    page = watched.page
+    page.get_by_label("Settings of loss").click()
+    page.get_by_label("x axis", exact=True).select_option(f"over {RSS}")
+    title = chart(watched, "loss").locator(".xtitle")
+    expect(title).to_have_text(f"{RSS} (MB)")
+    chips = card(watched, "loss").locator(".chip")
+    expect(chips).to_have_text([f"over {RSS}"])
+    for axis in "xy":
+        page.get_by_label(f"Log scale of {axis}").check()
+    expect(chips).to_have_text([f"over {RSS}", "log x", "log"])
+    page.keyboard.press("Escape")
+    wait_until(lambda: f"loss;over={RSS};logx=1;log=1" in query(watched)["c"], "the address")
+    wait_until(
+        lambda: chart(watched, "loss").evaluate("g => g.layout.xaxis.type === 'log'"), "drawn"
+    )
+
+    # Each drawn point is a pair of recorded values; the tooltip has both, in the drawn units.
+    run_id = site.demo.run_ids["solo a"]
+    loss, rss = (
+        radt.load(run_id, home=site.demo.store.parent, metrics=metric).value.to_numpy()
+        for metric in ("loss", RSS)
+    )
+    points = chart(watched, "loss").evaluate(
+        "g => g._fullData.filter(t => t.name.startsWith('solo') && t.meta && t.fill !== 'toself')"
+        ".map(t => Array.from(t.x, (x, i) => [x, t.y[i]]))[0]"
+    )
+    assert len(points) > 40
+    assert {x for x, _ in points} <= set(rss)
+    assert {y for _, y in points} <= set(loss)
+    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    page.mouse.move(frame["x"] + frame["width"] - 30, frame["y"] + 40)
+    page.mouse.move(frame["x"] + frame["width"] - 40, frame["y"] + 40)
+    at = page.locator(".tip-at").first
+    expect(at).to_have_text(re.compile(rf"{RSS} 2\d\d(\.\d)? MB"))
+
+    before = x_range(watched)
+    page.mouse.move(5, 5)
+    card(watched, "loss").locator(".card-body").focus()
+    page.keyboard.press("+")
+    wait_until(lambda: f"t.over.{RSS}" in query(watched), "a zoom of its own")
+    width = before[1] - before[0]
+    inner = [before[0] + 0.2 * width, before[1] - 0.2 * width]
+    wait_until(lambda: x_range(watched) == pytest.approx(inner), "zoomed in decades")
+    expect(page.locator("#zoom-text")).to_have_text(re.compile(rf"Zoom {RSS} [\d.]+ – [\d.]+ MB"))
+    page.keyboard.press("0")
+    wait_until(lambda: x_range(watched) == pytest.approx(before), "everything")
+    assert watched.errors == []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from radt.errors import UsageError
 from radt.frontend.data.spec import (
+    OVER,
     Aggregate,
     BoardSpec,
     ChartSpec,
@@ -25,12 +26,15 @@ from radt.frontend.view import MAX_QUERY, View
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 ids = st.uuids().map(lambda one: one.hex[:12])
 picks = st.one_of(texts.map(Pick), st.builds(Pick.run, texts, ids))
+axes = st.sampled_from([x for x in XAxis if x is not XAxis.METRIC])
 charts = st.builds(
     ChartSpec,
     metric=texts,
     level=st.none() | st.sampled_from(Level),
     aggregate=st.sampled_from(Aggregate),
-    x=st.none() | st.sampled_from(XAxis),
+    x=st.none() | axes,
+    over=st.just("") | texts,
+    log_x=st.booleans(),
     log=st.booleans(),
     hidden=st.lists(texts, max_size=2).map(tuple),
     columns=st.integers(1, 3),
@@ -45,12 +49,14 @@ views = st.builds(
     board=st.builds(
         BoardSpec,
         level=st.sampled_from(Level),
-        x=st.sampled_from(XAxis),
+        x=axes,
         smoothing_pct=st.sampled_from([0.0, 2.5, 50.0]),
         relative=st.sampled_from(Relative),
         monochrome=st.booleans(),
     ),
-    windows=st.dictionaries(st.sampled_from(XAxis), st.just(Window(0.5, 12.25)), max_size=2),
+    windows=st.dictionaries(
+        axes | texts.map(OVER.__add__), st.just(Window(0.5, 12.25)), max_size=2
+    ),
     options=st.dictionaries(st.sampled_from(["select.sort", "report.sort"]), texts, max_size=2),
 )
 

@@ -1,0 +1,102 @@
+"""Charts over another metric: loss over energy, accuracy over loss.
+
+A point of such a chart is two recorded values of the same run. Each value of the series with fewer
+values is paired with that value of the other which was recorded nearest to it in time, unless there
+is a gap (`radt.frontend.data.cells.Cells.over`). A counter, such as energy, counts by its growth
+since the run's first reading. Nothing is interpolated: only where runs become one line (workloads,
+groups) and where a line is smoothed, values are calculated as over time. Of a series with more
+values than `radt.frontend.data.series_cache.RAW_POINTS`, the values are means of short stretches.
+
+Points are joined in the order of x, so that a line has one direction whatever the other metric did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.cells import Cells, of_points
+from radt.frontend.data.lines import Feed
+from radt.frontend.data.metrics import quantity_of
+from radt.frontend.data.series_cache import GAP_INTERVALS, Ask
+from radt.frontend.data.source import Source
+from radt.model import SeriesKind
+from radt.store.counters import increases
+from radt.store.reader import StoreReader
+from radt.store.records import SeriesRecord
+
+
+class OtherMetric:
+    """The metric of a chart's x axis; ``series`` are all of its series, ``runs`` those drawn.
+
+    ``unit`` is that of x.
+    """
+
+    def __init__(
+        self, source: Source, runs: Mapping[str, RunEntry], series: Sequence[SeriesRecord]
+    ) -> None:
+        self._source, self._runs = source, runs
+        self._of_run: dict[str, list[SeriesRecord]] = {}
+        for record in series:
+            self._of_run.setdefault(record.run_id, []).append(record)
+        self.is_counter = any(record.kind is SeriesKind.COUNTER for record in series)
+        quantity = quantity_of(series)
+        self.unit = quantity.unit if self.is_counter else quantity.drawn_unit
+        self._without: dict[str, None] = {}
+        self._one_of_several: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is left out or chosen, of the lines placed so far."""
+        return (
+            *(f"{name} has no values for the x axis" for name in self._without),
+            *(f"{name} for the x axis, of several devices" for name in self._one_of_several),
+        )
+
+    def place(self, feed: Feed, cells: Cells) -> Cells:
+        """Return the values of a line, given over seconds, over those of this metric.
+
+        Raises:
+            StoreError: The store cannot be read, or a chunk is damaged.
+        """
+        record = self._beside(feed)
+        if record is None:
+            self._without[feed.short] = None
+            return cells.part(0, 0)
+        intervals = [one.interval_s for one in (record, feed.parts[0][1]) if one.interval_s]
+        farthest_s = GAP_INTERVALS * max(intervals, default=math.inf)
+        return cells.over(self._cells(record), farthest_s)
+
+    def _beside(self, feed: Feed) -> SeriesRecord | None:
+        """Return the series of the same run: of the same device, or else the total."""
+        for run, drawn in feed.parts:
+            known = self._of_run.get(run.run_id, ())
+            there = drawn.entity_there
+            same = [one for one in known if one.entity_there == there]
+            whole = [one for one in known if not one.entity_there]
+            for found in (same, whole, known):
+                if found:
+                    if found is known and len(known) > 1:
+                        self._one_of_several[f"{run.short}: {known[0].entity_there}"] = None
+                    return found[0]
+        return None
+
+    def _cells(self, record: SeriesRecord) -> Cells:
+        run = self._runs[record.run_id]
+        if record.kind is SeriesKind.COUNTER:
+            key = ("growth", record, run.pruned)
+            return self._source.remember(key, lambda reader: _growth(reader, record, run.origin_ns))
+        ask = Ask(record, run.origin_ns, variant=run.pruned)
+        return self._source.cells(ask, ended=run.record.status.ended)
+
+
+def _growth(reader: StoreReader, record: SeriesRecord, base_ns: int) -> Cells:
+    """Return the growth of a counter since its first reading, at each reading."""
+    samples = reader.samples(record.run_id, record.series_no)
+    grown = increases(samples.times_ns, samples.values, record.wraps_at)
+    times_ns = np.concatenate((grown.start_ns[:1], grown.end_ns))
+    total = np.concatenate((np.zeros(len(grown.start_ns[:1])), np.cumsum(grown.amounts)))
+    return of_points((times_ns - base_ns) / 1e9, total)
