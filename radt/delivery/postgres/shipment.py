@@ -18,6 +18,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, Table, Value
+from radt.tags import CLUSTER_SUPERSEDED
 
 #: A shipment of about this size is sent before more is added.
 FULL_BYTES = 2_000_000
@@ -91,7 +92,14 @@ class Kind:
 
 EXPERIMENT = Kind("experiment", ("name", "created_ns"), ("name",), replace=False)
 WORKLOAD = Kind.of(WORKLOADS, "workload.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
-RUN = Kind.of(RUNS, "run.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
+#: The end of a run that a newer attempt of its job has superseded stays, too, whatever a node that
+#: does not know of that brings later.
+RUN = Kind.of(
+    RUNS,
+    "run.ended_ns IS NOT NULL AND (excluded.ended_ns IS NULL OR EXISTS (SELECT 1 FROM tag "  # noqa: S608 - our own names
+    f"WHERE tag.run_id = run.run_id AND tag.key = '{CLUSTER_SUPERSEDED}' "
+    "AND excluded.status <> run.status))",
+)
 PARAM = Kind("param", ("run_id", "key", "value"), ("run_id", "key"))
 TAG = Kind("tag", ("run_id", "key", "value"), ("run_id", "key"))
 SERIES_KIND = Kind.of(SERIES)

@@ -25,6 +25,7 @@ from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
+from radt.tags import CLUSTER_SUPERSEDED
 from tests.delivery.postgres.conftest import AT_ONCE, persistent
 from tests.support.bench import wait_until
 from tests.support.links import Link
@@ -449,6 +450,31 @@ def test_two_copies_of_one_store_bring_it_once(
             other.put_tags(run.run_id, {"seen": "twice"})
     second.turn()
     assert [one for one in differences(store, database) if "tags" not in one] == []
+
+
+def test_an_attempt_that_another_one_superseded_does_not_finish_its_run(
+    tmp_path: Path, store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """Its node does not know of it yet, or reaches the database and not the shared folder."""
+    (run,) = add_runs(writer)
+    run.record(40)
+    node = replicators(database)
+    node.turn()
+    with closing(sqlite3.connect(store)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    there = tmp_path / "submit host.db"
+    shutil.copy(store, there)
+    with StoreWriter(there) as submit_host:
+        submit_host.end_run(run.run_id, RunStatus.KILLED, run.now_ns, reason="superseded")
+        submit_host.put_tags(run.run_id, {CLUSTER_SUPERSEDED: "2"})
+    persistent(replicators(database, store=there))
+    run.record(40)
+    run.end()
+    persistent(node)
+    with StoreReader(database) as copy:
+        (found,) = copy.runs()
+        assert (found.status, found.end_reason) == (RunStatus.KILLED, "superseded")
+        assert set(copy.point_counts(run.run_id).values()) == {80}  # what it measured stays
 
 
 def test_newer_and_older_schemas_are_left_alone_until_they_fit(
