@@ -252,7 +252,7 @@ def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
     sampled = {run_id for run_id, _ in reading.summaries}
     return {
         "facts": facts_bar(subject, lives, ledger, slowed),
-        "notes": notes(subject, tags),
+        "notes": notes(subject, tags, slowed),
         "rows": row_labels(lives),
         "outcomes": row_outcomes(lives, slowed),
         "devices": devices_section(devices),

@@ -10,6 +10,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
+from radt.analysis.footnotes import compared_elsewhere
 from radt.frontend.charts.stacks import DrawnStrip
 from radt.frontend.charts.timeline import LANE_PX, life_px, row_px
 from radt.frontend.data.catalog import RunEntry
@@ -101,7 +102,9 @@ def facts_bar(
     return facts
 
 
-def notes(subject: Subject, tags: Mapping[str, Mapping[str, str]]) -> list[Component]:
+def notes(
+    subject: Subject, tags: Mapping[str, Mapping[str, str]], slowed: Mapping[str, Slowdown]
+) -> list[Component]:
     """Return the notes that limit how far the numbers can be trusted."""
     lines = []
     profiled = [run for run in subject.workload.runs if run.profiled]
@@ -115,6 +118,12 @@ def notes(subject: Subject, tags: Mapping[str, Mapping[str, str]]) -> list[Compo
     of_nodes = [tags.get(run.run_id, {}).get(CLUSTER_PARTS, "") for run in subject.workload.runs]
     if parts := [part for tag in of_nodes for part in from_tag(tag)]:
         lines.append(f"Ran {agreement(parts)}.")
+    elsewhere: dict[str, list[str]] = {}
+    for run_id, slowdown in slowed.items():
+        run = subject.runs[run_id]
+        if slowdown.solo_host != run.record.host:
+            elsewhere.setdefault(slowdown.solo_host, []).append(name_of(run))
+    lines += [compared_elsewhere(host, names) for host, names in elsewhere.items()]
     if subject.left_out:
         lines.append(f"{units.plural(subject.left_out, 'more run')} of this workload not shown.")
     return [html.P(line, className="workload-note") for line in lines]

@@ -5,8 +5,8 @@ machine and ran alone. Parameters that do not change the work, such as a seed or
 differ (the setting ``ignored-params``). It ran preferably on its whole device, otherwise under MPS
 or on a MIG instance. A service beside a run does not make it less alone, but one without is
 preferred. A baseline may belong to an earlier start if the experiment's file no longer has it. On a
-cluster it may be of another node with the same hardware; its interval then has the spread between
-such nodes.
+cluster it may be of other GPUs, or of another node with the same hardware; its interval then has
+the spread between such nodes.
 
 The makespan is the time to train a workload in the thesis that radt builds on (chapter 4, figure
 4.13: total time with collocation and serially). It counts from the start of the first process, like
@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from radt import units
 from radt.analysis.attempts import Attempt
 from radt.analysis.estimates import Estimate, of_rows
 from radt.analysis.measures import WorkloadMeasures, value_of
@@ -44,6 +45,7 @@ class BaselineKey(NamedTuple):
 
     file: str
     params: Work
+    #: Of the machine; on a cluster how many.
     devices: str
     #: The machine, or on a cluster its hardware.
     hardware: str
@@ -107,11 +109,26 @@ def keys_of(
         run.run_id: BaselineKey(
             params.get(run.run_id, {}).get("File", ""),
             work_of(params.get(run.run_id, {}).get("Params", ""), ignored),
-            run.devices,
-            hardware.get(run.run_id, run.host),
+            *place_of(run, hardware),
         )
         for run in runs
     }
+
+
+def place_of(run: RunRecord, hardware: Mapping[str, str]) -> tuple[str, str]:
+    """Return devices and machine of a run, as keys have them.
+
+    Jobs of a cluster get any GPUs of any node: how many GPUs counts there, and the hardware.
+
+    Args:
+        run: The run.
+        hardware: Of the nodes of runs on a cluster, by run id.
+    """
+    if run.run_id not in hardware:
+        return run.devices, run.host
+    is_cpu = run.devices.lower() == "cpu"
+    devices = run.devices if is_cpu else units.plural(run.devices.count("+") + 1, "GPU")
+    return devices, hardware[run.run_id]
 
 
 @dataclass(frozen=True, slots=True)

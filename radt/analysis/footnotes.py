@@ -169,8 +169,12 @@ def _baselines(workloads: _Named) -> Iterator[str]:
     if former:
         yield f"Compared with earlier runs that this report does not show: {_listed(former)}."
     for host, names in elsewhere.items():
-        where = f"{host}, a node with the same hardware"
-        yield f"Compared with runs alone on {where}: {_listed(names)}."
+        yield compared_elsewhere(host, names)
+
+
+def compared_elsewhere(host: str, names: Iterable[str]) -> str:
+    """Return the sentence about workloads or runs whose baselines are of another node."""
+    return f"Compared with runs alone on {host}, a node with the same hardware: {_listed(names)}."
 
 
 def _incomplete(workloads: _Named) -> Iterator[str]:

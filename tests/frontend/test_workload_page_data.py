@@ -32,7 +32,7 @@ from radt.model import Role, RunStatus, Scope, SeriesKind
 from radt.parts import RunPart, to_tag
 from radt.store.reader import StoreReader
 from radt.store.records import SERIES_OF_A_NODE, Samples, SeriesBatch, SeriesRecord
-from radt.tags import CLUSTER_PARTS, ROLE
+from radt.tags import CLUSTER_HARDWARE, CLUSTER_PARTS, ROLE
 from radt.usage import KERNEL
 from tests.frontend.workload_support import BEGAN_NS, SECOND_NS, Bench, Planted, planted_three
 
@@ -101,6 +101,35 @@ def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_p
     finished = next(g for g in report["three"].groups if g.status is RunStatus.FINISHED)
     mean = np.mean([one.ratio for one in found.values()])
     assert finished.slowdown == pytest.approx(mean)
+
+
+def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
+    bench: Bench, source: Source, store_path: Path
+) -> None:
+    tags = {CLUSTER_HARDWARE: "64 CPUs"}
+    for bench.host, epoch_s in (("node1", 4.1), ("node2", 4.3)):
+        bench.workload(f"solo {bench.host}", [Planted("a", epoch_s=epoch_s, tags=tags)])
+    pairs = {}
+    for bench.host in ("node1", "node3"):
+        pair = [Planted(letter, epoch_s=6.3, tags=tags) for letter in "ab"]
+        pairs[bench.host] = bench.workload(f"pair {bench.host}", pair)
+
+    own, other = (subject_of(source, pairs[host]) for host in ("node1", "node3"))
+
+    ratios = [one.ratio for one in slowdowns(source, own).values()]
+    assert ratios == [pytest.approx(6.3 / 4.1)] * 2
+    assert notes(own, {}, slowdowns(source, own)) == []
+    found = slowdowns(source, other)
+    assert [one.ratio for one in found.values()] == [pytest.approx(1.5)] * 2
+    (note,) = notes(other, {}, found)
+    assert (
+        note.children == "Compared with runs alone on node2, a node with the same hardware: a, b."
+    )
+    with StoreReader(store_path) as reader:
+        report = read_report(reader, "planted")
+    of_report = next(one for one in report.workloads if one.host == "node3")
+    assert of_report.groups[0].slowdown == pytest.approx(1.5)
+    assert any("alone on node2, a node with the same" in note for note in report.footnotes)
 
 
 def test_a_run_of_other_parameters_or_device_is_no_baseline(bench: Bench, source: Source) -> None:
@@ -276,7 +305,7 @@ def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: Source) -
         assert len(of_series) == holes, host
     lines = feeds(subject.runs, series_of(source, subject.run_ids)["gpu.power"])
     assert [line.label for line in lines] == ["wide  bench-1 gpu0", "wide  node2 gpu0"]
-    (note,) = notes(subject, tags_of(source, subject))
+    (note,) = notes(subject, tags_of(source, subject), {})
     clocks = "agree within 40.0 µs (node2, after a drift of 1.00 µs)"
     assert note.children == f"Ran on 2 nodes, whose clocks {clocks}."
     about = {fact.name: fact.values for fact in facts_of(source, subject).about}

@@ -91,8 +91,10 @@ def test_machines_are_not_compared_with_each_other(home: Path) -> None:
 def test_nodes_with_the_same_hardware_are_compared_and_it_is_said(home: Path) -> None:
     study = Study(home / "radt.db")
     large, small = {CLUSTER_HARDWARE: "64 CPUs, 512 GB"}, {CLUSTER_HARDWARE: "8 CPUs, 32 GB"}
-    for host, seconds in (("gpu-01", 2.0), ("gpu-02", 2.2)):
-        study.run(host, "a", [1.0, seconds], workload_id=f"s{host}", host=host, tags=large)
+    # Jobs get any GPU of their node, too.
+    for host, seconds, devices in (("gpu-01", 2.0, "0"), ("gpu-02", 2.2, "1")):
+        on = {"host": host, "devices": devices}
+        study.run(host, "a", [1.0, seconds], workload_id=f"s{host}", tags=large, **on)
     for host, seconds, tags in (("gpu-01", 6.0, large), ("gpu-03", 6.3, large), ("s", 9.0, small)):
         for letter in "ab":
             label = f"pair {host}"

@@ -49,6 +49,7 @@ class Study:
         workload_id: str | None = None,
         tags: dict[str, str] | None = None,
         host: str = "",
+        devices: str = "0",
     ) -> None:
         self.count += 1
         workload_id = workload_id or f"w{workload}"
@@ -57,7 +58,9 @@ class Study:
         self.writer.put_workload(WorkloadRecord(workload_id, "study", workload, start_ns))
         self.writer.put_run(
             RunRecord(
-                run_id, workload_id, "study", workload, letter, "net", start_ns, status, host=host
+                *(run_id, workload_id, "study", workload, letter, "net", start_ns, status),
+                host=host,
+                devices=devices,
             )
         )
         self.writer.put_params(run_id, {"File": "train.py", "Params": params})

@@ -2,13 +2,14 @@
 
 The slowdown follows the rule of `radt.analysis.baselines`: a run's baseline is a run of the same
 experiment with the same file, parameters, devices and machine that ran alone, without a profiler,
-preferably on an undivided device; repeats are averaged and the newest workload wins. Only
-candidates for the runs of one workload are read, and only current attempts count.
+preferably on an undivided device; repeats are averaged and the newest workload wins. On a cluster,
+where none ran on the same node, those of nodes with the same hardware count. Only candidates for
+the runs of one workload are read, and only current attempts count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from sqlalchemy import text
 
 from radt.analysis.attempts import NO_COLLOCATION, Attempt, attempts_of, current_attempts
-from radt.analysis.baselines import BaselineKey, is_undivided, keys_of, ran_alone
+from radt.analysis.baselines import BaselineKey, is_undivided, keys_of, place_of, ran_alone
 from radt.analysis.windows import after_first
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
@@ -217,11 +218,11 @@ _MAX_CANDIDATES = 500
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """A run and its baseline: seconds per epoch of both, and the baseline's workload."""
+    """A run and its baseline: seconds per epoch of both, and the machine of the baseline."""
 
     epoch_s: float
     solo_s: float
-    solo: WorkloadEntry
+    solo_host: str
 
     @property
     def ratio(self) -> float:
@@ -256,21 +257,19 @@ def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
     epochs = _epochs(reader, ids)
     slowdowns: dict[str, Slowdown] = {}
     for run in compared:
-        known = baselines.get(keys[run.run_id])
+        alone = baselines.get(keys[run.run_id], {})
+        known = alone.get(run.record.host) or _of_other_nodes(alone.values())
         mine_s = after_first(epochs.get(run.run_id, ())).time_per_epoch_s
-        if known is None or mine_s is None or known[1].record.workload_id == subject.workload_id:
+        if known is None or mine_s is None or known.workload_id == subject.workload_id:
             continue
-        slowdowns[run.run_id] = Slowdown(mine_s, *known)
+        slowdowns[run.run_id] = Slowdown(mine_s, fmean(known.times_s), known.host)
     return slowdowns
 
 
 def _candidates(
     subject: Subject, compared: Sequence[RunEntry], hardware: Mapping[str, str]
 ) -> list[WorkloadEntry]:
-    def place(run: RunEntry) -> tuple[str, str]:
-        return run.record.devices, hardware.get(run.run_id, run.record.host)
-
-    places = set(map(place, compared))
+    places = {place_of(run.record, hardware) for run in compared}
     runs = subject.workload.trained
     alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
     if alone and not subject.workload.is_profiled:
@@ -281,38 +280,56 @@ def _candidates(
         if len(workload.trained) == 1
         and not workload.is_profiled
         and workload.trained[0].record.status is RunStatus.FINISHED
-        and place(workload.trained[0]) in places
+        and place_of(workload.trained[0].record, hardware) in places
     ]
     return candidates[-_MAX_CANDIDATES:]
 
 
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """A workload whose run was alone: seconds per epoch of each repeat, and the machine."""
+
+    times_s: Sequence[float]
+    host: str
+    workload_id: str
+    created_ns: int
+    is_undivided: bool
+
+
 def _baselines(
     reader: StoreReader, subject: Subject, candidates: Sequence[WorkloadEntry]
-) -> dict[BaselineKey, tuple[float, WorkloadEntry]]:
+) -> dict[BaselineKey, dict[str, _Alone]]:
+    """Return the baseline of each key on each machine."""
     labels = {workload.record.label for workload in candidates}
     of_labels = [w for w in subject.catalog.workloads if w.record.label in labels]
     records = [run.record for w in of_labels for run in w.runs]
     tags = reader.tags_of([record.run_id for record in records])
-    entries = {run.run_id: run for w in of_labels for run in w.runs}
-    by_workload = {w.record.workload_id: w for w in of_labels}
+    entries = {run.run_id: run.record for w in of_labels for run in w.runs}
     attempts = current_attempts(attempts_of(records, tags))
-    host = subject.workload.trained[0].record.host
-    alone = sorted(  # the last one counts
-        filter(ran_alone, attempts),
-        key=lambda repeats: (is_undivided(repeats), repeats[-1].host == host),
-    )
+    alone = sorted(filter(ran_alone, attempts), key=is_undivided)  # the last one counts
     finished = [_finished(repeats) for repeats in alone]
     ids = [run_id for of_row in finished for run_id in of_row]
-    keys = keys_of(reader, [entries[run_id].record for run_id in ids], reader.params_of(ids))
+    keys = keys_of(reader, [entries[run_id] for run_id in ids], reader.params_of(ids))
     epochs = _epochs(reader, ids)
-    baselines: dict[BaselineKey, tuple[float, WorkloadEntry]] = {}
-    for of_row in finished:
+    baselines: dict[BaselineKey, dict[str, _Alone]] = {}
+    for repeats, of_row in zip(alone, finished, strict=True):
         times = [after_first(epochs.get(run_id, ())).time_per_epoch_s for run_id in of_row]
         known = [time_s for time_s in times if time_s is not None]
         if known:
             newest = entries[of_row[-1]]
-            baselines[keys[newest.run_id]] = (fmean(known), by_workload[newest.record.workload_id])
+            baselines.setdefault(keys[newest.run_id], {})[newest.host] = _Alone(
+                known, newest.host, newest.workload_id, newest.created_ns, is_undivided(repeats)
+            )
     return baselines
+
+
+def _of_other_nodes(alone: Collection[_Alone]) -> _Alone | None:
+    """Return the best of them, with the times of all nodes that have one as good."""
+    best = max(alone, key=lambda one: (one.is_undivided, one.created_ns), default=None)
+    if best is None:
+        return None
+    alike = [one for one in alone if one.is_undivided == best.is_undivided]
+    return replace(best, times_s=[time_s for one in alike for time_s in one.times_s])
 
 
 def _finished(repeats: Sequence[Attempt]) -> list[str]:
