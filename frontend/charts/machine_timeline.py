@@ -138,13 +138,10 @@ def _runs(drawn: Sequence[_Drawn], window: Window, lane: int, scheme: Scheme) ->
     if len(drawn) > _MOST_LABELS:
         labels = [""] * len(drawn)
     trace = bars_trace("runs", [(one.y, one.bar) for one in drawn], window, lane - 4, fills)
-    texts = [text.replace("\n", "<br>") for text in trace["customdata"]]
     return trace | {
         "customdata": [
-            [text, one.bar.key, one.bar.start_s, one.bar.end_s]
-            for text, one in zip(texts, drawn, strict=True)
+            [one.bar.text, one.bar.key, one.bar.start_s, one.bar.end_s] for one in drawn
         ],
-        "hovertemplate": "%{customdata[0]}<extra></extra>",
         "text": labels,
         "textposition": "inside",
         "insidetextanchor": "start",
@@ -167,10 +164,8 @@ def _ends(ends: Sequence[_Drawn], scheme: Scheme) -> Figure:
             "line": {"width": 2.4, "color": BAD[scheme]},
             "color": BAD[scheme],
         },
-        "customdata": [
-            [escaped(one.bar.text), one.bar.key, one.bar.start_s, one.bar.end_s] for one in ends
-        ],
-        "hovertemplate": "%{customdata[0]}<extra></extra>",
+        "customdata": [[one.bar.text, one.bar.key, one.bar.start_s, one.bar.end_s] for one in ends],
+        "hoverinfo": "none",
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from radt.frontend.charts.timeline import LEFT_PX, RIGHT_PX, Figure, frame_layout, frame_note
-from radt.frontend.charts.traces import escaped, typed
+from radt.frontend.charts.traces import typed
 from radt.frontend.data.model import UnitScale, unit_scale
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.model import Band, StackData, Total
@@ -74,7 +74,7 @@ def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStr
         ]
     layout = frame_layout(ink, data.window, STRIP_PX)
     layout["margin"] = {"l": LEFT_PX, "r": RIGHT_PX, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
-    layout["hovermode"] = "x unified"
+    layout["hovermode"] = False  # the tooltip is the page's own (static/workload.js)
     highest = drawn_top * scale.factor * _AIR or 1.0
     layout["yaxis"] = {
         "range": [0, highest],
@@ -141,17 +141,15 @@ def _area(
         "hoverinfo": "skip",
     }
     values = np.where(data.known, band.values, np.nan) * scale.factor
-    unit = f" {scale.label}" if scale.label else ""
-    estimated = " estimated" if data.strip.is_estimated else ""
     hover: Figure = {
         "type": "scatter",
         "mode": "lines",
-        "name": escaped(band.name),
+        "name": band.name,
         "x": typed(data.at_s),
         "y": typed(np.where(data.known, ceiling, np.nan) * scale.factor),
         "customdata": [None if not np.isfinite(v) else float(f"{v:.4g}") for v in values],
         "line": {"width": 1, "color": stroke, "shape": "hvh"},
-        "hovertemplate": f"%{{customdata}}{unit}{estimated}<extra>{escaped(band.name)}</extra>",
+        "meta": {"name": band.name, "colour": stroke, "estimated": data.strip.is_estimated},
     }
     return area, hover
 
@@ -160,17 +158,16 @@ def _total_trace(
     total: Total, scale: UnitScale, scheme: Scheme, ink: Ink, *, first: bool, stacked: bool
 ) -> Figure:
     stroke = ink.text if total.owner is None else colour(total.owner.ordinal, scheme)
-    unit = f" {scale.label}" if scale.label else ""
     name = total_name(total)
     trace: Figure = {
         "type": "scatter",
         "mode": "lines",
-        "name": escaped(name),
+        "name": name,
         "x": typed(total.readings.at_s),
         "y": typed(total.readings.values * scale.factor),
         "line": {"color": stroke, "width": 1.4},
         "connectgaps": False,
-        "hovertemplate": f"%{{y:.4~g}}{unit}<extra>{escaped(name)}</extra>",
+        "meta": {"name": name, "colour": stroke},
     }
     if first and not stacked and total.owner is None:
         trace["fill"] = "tozeroy"

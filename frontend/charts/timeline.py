@@ -33,13 +33,6 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
         "font": {"family": FONT, "size": 12, "color": ink.text},
         "showlegend": False,
         "dragmode": "zoom",
-        "hoverlabel": {
-            "bgcolor": ink.hover,
-            "bordercolor": ink.axis,
-            "font": {"family": FONT, "size": 12, "color": ink.text},
-            "namelength": -1,
-            "align": "left",
-        },
         "transition": {"duration": 0},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "xaxis": {
@@ -53,7 +46,6 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
             "gridcolor": ink.grid,
             "zeroline": False,
             "showline": False,
-            "unifiedhovertitle": {"text": "%{x:.2f} s"},
         },
     }
 
@@ -210,7 +202,11 @@ def bars_trace(
     width: float,
     fills: Sequence[str],
 ) -> Figure:
-    """Return a trace of bars, each at its y and with its fill."""
+    """Return a trace of bars, each at its y and with its fill.
+
+    Their texts are for the page's own tooltip (static/workload.js), to which Plotly says only which
+    bar is below the pointer.
+    """
     edge_s = 0.1 * (window.end - window.start)
     starts = [max(bar.start_s, window.start - edge_s) for _, bar in bars]
     ends = [min(bar.end_s, window.end + edge_s) for _, bar in bars]
@@ -223,8 +219,8 @@ def bars_trace(
         "y": [middle for middle, _ in bars],
         "width": width,
         "marker": {"color": list(fills), "line": {"width": 0}},
-        "customdata": [escaped(bar.text) for _, bar in bars],
-        "hovertemplate": "%{customdata}<extra></extra>",
+        "customdata": [bar.text for _, bar in bars],
+        "hoverinfo": "none",
     }
 
 
@@ -289,8 +285,8 @@ def _instants(events: Sequence[tuple[float, Bar]], ink: Ink) -> Figure:
         "x": [bar.start_s for _, bar in events],
         "y": [middle for middle, _ in events],
         "marker": {"symbol": "triangle-down", "size": 7, "color": ink.text},
-        "customdata": [escaped(bar.text) for _, bar in events],
-        "hovertemplate": "%{customdata}<extra></extra>",
+        "customdata": [bar.text for _, bar in events],
+        "hoverinfo": "none",
     }
 
 
@@ -316,6 +312,6 @@ def _ends(
             "line": {"width": 2.4, "color": BAD[scheme]},
             "color": BAD[scheme],
         },
-        "customdata": [escaped(f"{life.end_text}: {life.reason}".rstrip(": ")) for _, life in bad],
-        "hovertemplate": "%{customdata}<extra></extra>",
+        "customdata": [f"{life.end_text}: {life.reason}".rstrip(": ") for _, life in bad],
+        "hoverinfo": "none",
     }

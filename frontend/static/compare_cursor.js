@@ -1,12 +1,11 @@
-/* The Compare page: zoom and cursor of all charts with the same x axis, the tooltip, and highlighted
-   runs. */
+/* The Compare page: zoom and cursor of all charts with the same x axis, what the tooltip says, and
+   highlighted runs. */
 "use strict";
 
 (function () {
   const page = window.radt.compare;
-  const { h, clock, setWindow } = window.radt;
-  const MAX_VALUES = 10;
-  const AWAY_PX = 20;
+  const { h, clock, setWindow, tip } = window.radt;
+  const { number, nearest: placeOf } = tip;
 
   /* ---- zoom ---------------------------------------------------------------------------------- */
 
@@ -115,7 +114,7 @@
     if (frame) window.cancelAnimationFrame(frame);
     frame = 0;
     for (const card of page.cards.values()) if (card.cursor) card.cursor.hidden = true;
-    tip.hidden = true;
+    tip.hide();
     light(null);
   }
 
@@ -139,22 +138,14 @@
     const found = own ? [] : valuesAt(card, at);
     card.values.hidden = !found.length;
     card.values.replaceChildren(
-      ...found.slice(0, MAX_VALUES).map(({ line, value }) => h("span", {}, ink(line), number(value))),
-      found.length > MAX_VALUES ? h("span", {}, `+ ${found.length - MAX_VALUES}`) : "");
+      ...found.slice(0, tip.MAX_ROWS)
+        .map(({ line, value }) => h("span", {}, tip.ink(line.colour), number(value))),
+      found.length > tip.MAX_ROWS ? h("span", {}, `+ ${found.length - tip.MAX_ROWS}`) : "");
   }
 
   /* ---- the tooltip --------------------------------------------------------------------------- */
 
-  const tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
-  document.body.append(tip);
-
-  function ink(line) {
-    const mark_ = h("i", {});
-    mark_.style.background = line.colour;
-    return mark_;
-  }
-
-  /* The values of one chart beside the pointer, never below it. */
+  /* The values of one chart. */
   function show(card, at, pointer) {
     const marked = markAt(card, pointer);
     const found = marked ? [] : valuesAt(card, at);
@@ -162,29 +153,22 @@
     const away = ({ value }) =>
       Math.abs(yaxis._offset + yaxis.d2p(value) - (pointer.y - pointer.top));
     const nearest = found.reduce((best, one) => (best && away(best) <= away(one) ? best : one), null);
-    const first = Math.max(0, Math.min(found.indexOf(nearest) - MAX_VALUES / 2,
-      found.length - MAX_VALUES));
     const unit = card.meta.unit && ` ${card.meta.unit}`;
     light(card, nearest ? nearest.line.key : marked && marked.key);
-    tip.hidden = false;
-    tip.replaceChildren(
-      h("p", { class: "tip-at" }, placeText(card, at)),
-      marked ? h("p", {}, marked.text) : "",
-      h("table", {}, found.slice(first, first + MAX_VALUES).map((one) =>
-        h("tr", { "data-nearest": one === nearest },
-          h("td", {}, ink(one.line)),
-          h("td", { class: "tip-name" }, one.line.short),
-          h("td", {}, `${card.meta.signed && one.value > 0 ? "+" : ""}${number(one.value)}${unit}`),
-          h("td", { class: "tip-band" },
-            one.band ? `${number(one.band[0])} – ${number(one.band[1])}` : "")))),
-      found.length > MAX_VALUES ? h("p", { class: "tip-at" }, `+ ${found.length - MAX_VALUES} more`) : "",
-      h("p", { class: "tip-at" }, nearest
-        ? [...nearest.line.facts, nearest.partial ? "not all runs" : ""].filter(Boolean).join(" · ")
-        : ""));
-    const left = pointer.x + AWAY_PX + tip.offsetWidth < window.innerWidth;
-    tip.style.left = `${left ? pointer.x + AWAY_PX : Math.max(4, pointer.x - AWAY_PX - tip.offsetWidth)}px`;
-    const top = Math.min(pointer.y - tip.offsetHeight / 2, window.innerHeight - tip.offsetHeight - 8);
-    tip.style.top = `${Math.max(8, top)}px`;
+    const rows = found.map(({ line, value, band }) => ({
+      colour: line.colour,
+      name: line.short,
+      value: `${card.meta.signed && value > 0 ? "+" : ""}${number(value)}${unit}`,
+      note: band && `${number(band[0])} – ${number(band[1])}`,
+    }));
+    tip.show(pointer, {
+      at: placeText(card, at),
+      text: marked && marked.text,
+      rows,
+      nearest: rows[found.indexOf(nearest)],
+      foot: nearest &&
+        [...nearest.line.facts, nearest.partial ? "not all runs" : ""].filter(Boolean).join(" · "),
+    });
   }
 
   function placeText(card, at) {
@@ -246,13 +230,6 @@
     return moment.toLocaleString("en-GB", options);
   };
 
-  const number = (value) => {
-    if (value === 0) return "0";
-    const size = Math.abs(value);
-    if (size >= 1e5 || size < 1e-3) return value.toExponential(2);
-    return String(Number(value.toPrecision(4)));
-  };
-
   const isLine = ({ meta, yaxis, fill }) => meta && meta.key && yaxis !== "y2" && fill !== "toself";
 
   /* The value of each line at a position of the axis, from the drawn points, the highest first. */
@@ -265,7 +242,7 @@
       const entry = found.get(line.key) || { line };
       if (trace.fill === "toself") entry.band = bandAt(trace, at);
       else if (isLine(trace)) {
-        const place = nearest(trace.x, at);
+        const place = placeOf(trace.x, at);
         const value = place < 0 ? NaN : Number(trace.y[place]);
         if (Number.isFinite(value)) Object.assign(entry, { value, partial: trace.meta.partial });
       }
@@ -281,23 +258,11 @@
       let end = start;
       while (end < x.length && Number.isFinite(x[end])) end++;
       const half = (end - start) / 2;
-      const place = nearest(x.slice(start, start + half), at);
+      const place = placeOf(x.slice(start, start + half), at);
       if (place >= 0) return [y[end - 1 - place], y[start + place]];
       start = end + 1;
     }
     return null;
-  }
-
-  function nearest(xs, at) {
-    const last = xs ? xs.length - 1 : -1;
-    if (last < 0 || at < xs[0] || at > xs[last]) return -1;
-    let [low, high] = [0, last];
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (xs[middle] <= at) low = middle;
-      else high = middle;
-    }
-    return at - xs[low] <= xs[high] - at ? low : high;
   }
 
   /* ---- runs ---------------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
-/* The Workload and Timeline pages: what is shown, zoom, the cursor across all rows, the log. */
+/* The Workload and Timeline pages: what is shown, zoom, the cursor across all rows, what the tooltip
+   says, the log. */
 "use strict";
 
 (function () {
-  const { change, clock, open, setPart, setWindow, noUpdate } = window.radt;
+  const { change, clock, open, setPart, setWindow, noUpdate, tip } = window.radt;
   const frameOf = () => document.querySelector(".workload-time");
   const axis = () => (frameOf() && frameOf().dataset.axis) || "barrier";
 
@@ -22,6 +23,7 @@
 
   /* A bar leads to its workload; one that stands for several is zoomed to. */
   const openBar = ([, workload, start, end]) => {
+    tip.hide();
     if (workload) {
       const query = new URLSearchParams(window.location.search);
       query.set("w", workload);
@@ -118,6 +120,7 @@
   document.addEventListener("mousemove", (event) => {
     const cursor = document.querySelector(".workload-cursor");
     if (!cursor) return;
+    const pointer = { x: event.clientX, y: event.clientY };
     const graph = event.target.closest && event.target.closest(".workload-time .dash-graph");
     const plot = graph && graph.querySelector(".js-plotly-plot");
     const range = plot && plot.layout && plot.layout.xaxis && plot.layout.xaxis.range;
@@ -125,7 +128,10 @@
     const x = box ? event.clientX - box.left : -1;
     const inside = range && x >= LEFT && x <= box.width - RIGHT;
     cursor.hidden = !inside;
-    if (!inside) return;
+    if (!inside) {
+      if (!event.target.closest || !event.target.closest("#timeline-bar")) tip.hide();
+      return;
+    }
     const share = (x - LEFT) / (box.width - LEFT - RIGHT);
     const seconds = range[0] + share * (range[1] - range[0]);
     const frame = frameOf();
@@ -134,7 +140,52 @@
     cursor.dataset.time = frame.dataset.offset
       ? timeOfDay(seconds + Number(frame.dataset.offset), digits)
       : clock(seconds, digits);
+    if (plot.layout.hovermode) followBar(plot, pointer);
+    else showValues(plot, pointer, seconds, cursor.dataset.time);
   });
+
+  /* Plotly knows the bar below the pointer, and says so a moment later. */
+  function followBar(plot, pointer) {
+    plot.pointer = pointer;
+    if (!plot.followed) {
+      plot.followed = true;
+      plot.on("plotly_hover", () => tellBar(plot));
+      plot.on("plotly_unhover", () => tip.hide());
+    }
+    tellBar(plot);
+  }
+
+  function tellBar(plot) {
+    const [point] = plot._hoverdata || [];
+    if (point) tip.show(plot.pointer, { text: [point.customdata].flat()[0] });
+    else tip.hide();
+  }
+
+  /* The values of all runs and devices in a strip. That of a run is a stretch below its edge. */
+  function showValues(plot, pointer, at, time) {
+    const { yaxis } = plot._fullLayout;
+    const y = pointer.y - plot.getBoundingClientRect().top - yaxis._offset;
+    const found = [];
+    for (const { x, y: edges, customdata, meta } of plot._fullData) {
+      const place = meta ? tip.nearest(x, at) : -1;
+      const value = place < 0 ? NaN : Number((customdata || edges)[place] ?? NaN);
+      if (!Number.isFinite(value)) continue;
+      const edge = yaxis.d2p(edges[place]);
+      const foot = customdata ? yaxis.d2p(edges[place] - value) : edge;
+      found.push({ meta, value, away: Math.max(0, edge - y, y - foot) });
+    }
+    found.sort((a, b) => b.value - a.value);
+    const unit = plot.layout.meta.unit && ` ${plot.layout.meta.unit}`;
+    const rows = found.map(({ meta, value }) => ({
+      colour: meta.colour,
+      name: meta.name,
+      value: `${tip.number(value)}${unit}`,
+      note: meta.estimated && "estimated",
+    }));
+    const nearest = found.reduce((best, one) => (best && best.away <= one.away ? best : one), null);
+    if (rows.length) tip.show(pointer, { at: time, rows, nearest: rows[found.indexOf(nearest)] });
+    else tip.hide();
+  }
 
   /* The keyboard reaches the bars by one button, which lies on a bar: the arrow keys move it. */
   let chosen = null;
@@ -144,7 +195,7 @@
   /* The bars from top left to bottom right. */
   const barsOf = (plot) =>
     [...plot.data[0].customdata]
-      .map((custom, point) => ({ custom, point, y: plot.data[0].y[point], start: custom[2] }))
+      .map((custom, point) => ({ custom, y: plot.data[0].y[point], start: custom[2] }))
       .sort((a, b) => a.y - b.y || a.start - b.start);
 
   /* The bar of the nearest lane that begins nearest. */
@@ -186,9 +237,9 @@
       height,
     };
     Object.entries(place).forEach(([name, px]) => button.style.setProperty(`--${name}`, `${px}px`));
-    const plain = new DOMParser().parseFromString(text.replaceAll("<br>", ", "), "text/html");
-    button.setAttribute("aria-label", plain.body.textContent);
-    window.Plotly.Fx.hover(plot, [{ curveNumber: 0, pointNumber: chosen.point }]);
+    button.setAttribute("aria-label", text.replaceAll("\n", ", "));
+    const box = button.getBoundingClientRect();
+    tip.show({ x: box.left + box.width / 2, y: box.top + box.height / 2 }, { text });
   };
 
   const isBar = (element) => element.id === "timeline-bar";
@@ -197,8 +248,7 @@
     if (isBar(event.target)) choose(event.target);
   });
   document.addEventListener("focusout", (event) => {
-    const plot = isBar(event.target) && plotOf(event.target);
-    if (plot) window.Plotly.Fx.unhover(plot);
+    if (isBar(event.target)) tip.hide();
   });
   document.addEventListener("click", (event) => {
     if (isBar(event.target) && chosen) openBar(chosen.custom);

@@ -310,7 +310,7 @@ def test_the_page_shows_an_experiment_and_leads_to_its_workloads(bench, serve, w
     expect(shares).to_have_text(["60 %2 runs", "60 %1 run", "20 %1 run", "40 %2 runs"])
 
     page.mouse.move(*middle(page, 0, 0))
-    expect(page.locator(".hoverlayer .hovertext")).to_contain_text("beside pair b")
+    expect(page.locator(".tip")).to_contain_text("beside pair b")
     page.mouse.click(*middle(page, 0, 0))
     page.wait_for_url("**/workload?*")
     assert f"w={study.pair}" in page.url
@@ -333,7 +333,7 @@ def test_bars_are_reached_by_the_keyboard(bench, serve, watched):
     expect(bar).to_have_attribute("aria-label", re.compile("^pair a .*finished"))
     page.keyboard.press("ArrowDown")
     expect(bar).to_have_attribute("aria-label", re.compile("^pair b .*finished"))
-    expect(page.locator(".hoverlayer .hovertext")).to_contain_text("beside pair a")
+    expect(page.locator(".tip")).to_contain_text("beside pair a")
     x, y = middle(page, 0, 1)
     box = bar.bounding_box()
     assert box["x"] + box["width"] / 2 == pytest.approx(x, abs=1.5)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+import radt
 from radt.model import RunStatus, Scope
 from radt.store.reader import StoreReader
 from tests.frontend.workload_support import EVIL, SECOND_NS, Bench, Planted, planted_three
@@ -90,8 +91,10 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     assert all(url.startswith(("http://127.0.0.1", "data:", "blob:")) for url in watched.requests)
 
 
-def test_a_zoom_is_shared_by_all_rows_and_the_address_and_goes_away(bench, serve, watched):
-    workload_id, _ = planted_three(bench)
+def test_pointing_says_what_is_loaded_and_a_zoom_is_shared_by_all_rows(
+    bench, serve, watched, store_path
+):
+    workload_id, runs = planted_three(bench)
     page = watched.page
     page.goto(f"{serve()}/workload?w={workload_id}")
     drawn(page, "cpu")
@@ -99,6 +102,32 @@ def test_a_zoom_is_shared_by_all_rows_and_the_address_and_goes_away(bench, serve
     box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
     assert box is not None
     y = box["y"] + 40
+
+    loaded = {
+        run.letter: radt.load(
+            run.run_id, home=store_path.parent, metrics="process.cpu.utilization"
+        ).value.unique()
+        for run in runs[-3:]
+    }
+    page.mouse.move(box["x"] + box["width"] * 0.4, y)
+    tip = page.locator(".tip")
+    expect(tip.locator(".tip-at")).to_have_text(
+        page.locator("#workload-cursor").get_attribute("data-time")
+    )
+    rows = {
+        row.locator("td").nth(1).inner_text(): row.locator("td").nth(2).inner_text()
+        for row in tip.locator("tr").all()
+    }
+    assert {name: rows[name] for name in loaded} == {
+        name: f"{value[0]:g} cores" for name, value in loaded.items()
+    }
+    expect(tip.locator("tr[data-nearest]")).to_have_count(1)
+    bar = page.locator("#workload-timeline .nsewdrag").bounding_box()
+    assert bar is not None
+    page.mouse.move(bar["x"] + bar["width"] * 0.4, bar["y"] + 20)
+    expect(tip).to_have_text(re.compile("^epoch \\d"))
+    page.mouse.move(5, 5)
+    expect(tip).to_be_hidden()
 
     page.mouse.move(box["x"] + 200, y)
     page.mouse.down()

@@ -1,0 +1,68 @@
+/* The tooltip of all charts: values at a place of the x axis, beside the pointer and never below. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h } = radt;
+  const MAX_ROWS = 10;
+  const AWAY_PX = 20;
+
+  const element = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
+  document.body.append(element);
+
+  function ink(colour) {
+    const mark = h("i", {});
+    mark.style.background = colour;
+    return mark;
+  }
+
+  const number = (value) => {
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size >= 1e5 || size < 1e-3) return value.toExponential(2);
+    return String(Number(value.toPrecision(4)));
+  };
+
+  /* `at` is the place, `text` what is there, `rows` are values in words as { colour, name, value,
+     note }, one of which is the `nearest`; `foot` is more about that one. */
+  function show(pointer, { at, text, rows = [], nearest, foot }) {
+    const first = Math.max(0, Math.min(rows.indexOf(nearest) - MAX_ROWS / 2, rows.length - MAX_ROWS));
+    element.hidden = false;
+    element.replaceChildren(
+      at ? h("p", { class: "tip-at" }, at) : "",
+      text ? h("p", {}, text) : "",
+      h("table", {}, rows.slice(first, first + MAX_ROWS).map((row) =>
+        h("tr", { "data-nearest": row === nearest },
+          h("td", {}, ink(row.colour)),
+          h("td", { class: "tip-name" }, row.name),
+          h("td", {}, row.value),
+          h("td", { class: "tip-dim" }, row.note || "")))),
+      rows.length > MAX_ROWS ? h("p", { class: "tip-dim" }, `+ ${rows.length - MAX_ROWS} more`) : "",
+      foot ? h("p", { class: "tip-dim" }, foot) : "");
+    const fits = pointer.x + AWAY_PX + element.offsetWidth < window.innerWidth;
+    element.style.left = `${fits ? pointer.x + AWAY_PX
+      : Math.max(4, pointer.x - AWAY_PX - element.offsetWidth)}px`;
+    const top = Math.min(pointer.y - element.offsetHeight / 2,
+      window.innerHeight - element.offsetHeight - 8);
+    element.style.top = `${Math.max(8, top)}px`;
+  }
+
+  function hide() {
+    element.hidden = true;
+  }
+
+  /* The index of the place in order `xs` that is nearest; -1 outside of them. */
+  function nearest(xs, at) {
+    const last = xs ? xs.length - 1 : -1;
+    if (last < 0 || at < xs[0] || at > xs[last]) return -1;
+    let [low, high] = [0, last];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] <= at) low = middle;
+      else high = middle;
+    }
+    return at - xs[low] <= xs[high] - at ? low : high;
+  }
+
+  radt.tip = { MAX_ROWS, ink, number, show, hide, nearest };
+})();
