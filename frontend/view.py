@@ -63,6 +63,7 @@ _CHART_NAMES = {
     "smooth": "smoothing_pct",
     "x": "x",
     "over": "over",
+    "and": "second",
     "logx": "log_x",
     "log": "log",
     "min": "y_min",

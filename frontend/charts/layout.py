@@ -212,16 +212,16 @@ def layout_of(
     look: Look,
     rug_px: int,
     rug_rows: int,
-    unit: str = "",
+    title: str = "",
     marks: str = "",
 ) -> Figure:
     """Return the layout of a figure without its data.
 
-    ``rug_px`` are kept free at the bottom for marks, which the axis's title explains by ``marks``.
+    ``title`` is that of the y axis. ``rug_px`` are kept free at the bottom for marks, which the x
+    axis's title explains by ``marks``.
     """
     bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if x.kind is XAxis.WALL else 0)
     bottom_px += 0 if look.small else _TITLE_PX
-    unit = "" if look.small or look.paper else unit
     plot_px = look.height_px - _TOP_PX - bottom_px
     floor = rug_px / plot_px
     axis = {
@@ -234,12 +234,12 @@ def layout_of(
         "tickfont": {"size": 11, "color": ink.dim},
     }
     small_print = {"size": 11, "color": ink.dim}
-    title = {"text": escaped(x.title) + marks, "standoff": 4, "font": small_print}
+    x_title = {"text": escaped(x.title) + marks, "standoff": 4, "font": small_print}
     return {
         "height": look.height_px,
         "autosize": True,
         "margin": {
-            "l": _LEFT_PX + (_TITLE_PX if unit else 0),
+            "l": _LEFT_PX + (_TITLE_PX if title else 0),
             "r": 12,
             "t": _TOP_PX,
             "b": bottom_px,
@@ -260,14 +260,14 @@ def layout_of(
             "showgrid": False,
             "showline": True,
             "anchor": "y2" if rug_rows else "y",
-            **({} if look.small else {"title": title}),
+            **({} if look.small else {"title": x_title}),
         },
         "yaxis": {
             **axis,
             "range": list(limits),
             "domain": [floor, 1],
             "fixedrange": True,
-            **({"title": {"text": unit, "standoff": 4, "font": small_print}} if unit else {}),
+            **({"title": _y_title(title, ink)} if title else {}),
             "nticks": max(6 * look.rows, look.height_px // 60),
             "ticklabelstandoff": 4,
             "showline": False,
@@ -280,6 +280,24 @@ def layout_of(
             "visible": False,
         },
     }
+
+
+def add_second_axis(layout: Figure, limits: tuple[float, float], title: str, ink: Ink) -> None:
+    """Give a layout a second y axis, ``y3``, at the right."""
+    layout["margin"]["r"] = _LEFT_PX + _TITLE_PX
+    layout["yaxis3"] = layout["yaxis"] | {
+        "range": list(limits),
+        "overlaying": "y",
+        "anchor": "x",
+        "side": "right",
+        "tickmode": "auto",  # round values of its own, rather than those beside the grid
+        "showgrid": False,
+        "title": _y_title(title, ink),
+    }
+
+
+def _y_title(text: str, ink: Ink) -> Figure:
+    return {"text": escaped(text), "standoff": 4, "font": {"size": 11, "color": ink.dim}}
 
 
 def note(text: str, ink: Ink) -> Figure:

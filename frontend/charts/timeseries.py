@@ -21,6 +21,7 @@ from radt.frontend.charts.layout import (
     TITLES,
     Abscissa,
     Look,
+    add_second_axis,
     end_labels,
     layout_of,
     note,
@@ -102,7 +103,9 @@ def figure(data: ChartData, look: Look) -> Figure:
     ``layout.meta`` describes the drawing: ``unit``, the ``factor`` of values in it, whether they
     are ``signed``, ``points``, ``x`` (``x_metric``, ``x_unit`` and ``x_factor`` if it is a metric),
     ``utc_offset_s`` of times of day, ``aggregate`` (None without one), ``level``, ``relative``,
-    ``notes`` in words, ``lines``. ``meta.key`` of a trace is the key of its line.
+    ``notes`` in words, ``lines``, and ``second``, which is ``metric``, ``unit``, ``signed`` and
+    ``lines`` of the second y axis (None without one). ``meta.key`` of a trace is the key of its
+    line.
     """
     ink = INKS[look.scheme]
     shorts = apart([line.short for line in data.lines])
@@ -117,20 +120,23 @@ def figure(data: ChartData, look: Look) -> Figure:
     ]
     ordinate = ordinate_of(data, shown)
     limits = y_limits(data, shown, ordinate, x.window)
-    labelled = drawn if len(drawn) <= MAX_LABELS and not look.small else []
+    # With a second axis at the right there is no room for the names of lines.
+    labelled = drawn if len(drawn) <= MAX_LABELS and not look.small and not data.second else []
     ticks = [tick for tick in data.ticks if tick.x > 0 or not x.log]
     rug_rows = max((tick.row for tick in ticks), default=-1) + 1
     if rug_rows > _MAX_RUG_ROWS:
         rug_rows = 0
     rug_px = rug_rows * RUG_ROW_PX + (RUG_GAP_PX if rug_rows else 0)
     ticks = ticks if rug_rows else []
-    layout = layout_of(ink, x, limits, look, rug_px, rug_rows, ordinate.unit, mark_words(ticks))
+    title = "" if look.small or look.paper else ordinate.unit
+    if data.second:
+        title = _titled(data.spec.metric, ordinate)
+    layout = layout_of(ink, x, limits, look, rug_px, rug_rows, title, mark_words(ticks))
     margin = layout["margin"]
     margin["r"] += room_px([line for line, _ in labelled])
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
     # A few points are shown as single readings, in all lines of a chart or in none.
-    few = max((int(np.isfinite(line.curve.values).sum()) for line in shown), default=0)
-    marked = few <= _MARKED_POINTS and all(line.low is None for line in shown)
+    marked = _has_few_points(shown)
     traces = [*_ANCHORS]
     for line, pen in drawn:
         traces += line_traces(
@@ -150,12 +156,8 @@ def figure(data: ChartData, look: Look) -> Figure:
     if not drawn:
         text = "all lines are hidden" if data.lines else _NOTHING.get(data.x, _NO_VALUES)
         layout["annotations"] = [note(text, ink)]
-    if ordinate.log:
-        layout["yaxis"] |= {"type": "log", "dtick": "D1" if limits[1] - limits[0] < 2 else 1}
-    if _is_small(limits, log=ordinate.log):
-        layout["yaxis"]["exponentformat"] = "e"
-    if ordinate.signed:
-        layout["yaxis"]["tickformat"] = "+~g"
+    _scale(layout["yaxis"], ordinate, limits)
+    second = _add_second(data.second, layout, traces, x, look, len(drawn)) if data.second else None
     layout["meta"] = {
         "unit": ordinate.unit,
         "factor": ordinate.factor,
@@ -170,10 +172,60 @@ def figure(data: ChartData, look: Look) -> Figure:
         "level": data.level.value,
         "relative": data.relative.value,
         "band": _band_text(data, shown),
+        "second": second,
         "notes": [*data.notes, *_left_out(shown, ordinate), *_before_zero(data, x)],
         "lines": _listed(lines, {line.key: pen for line, pen in drawn}, look.scheme),
     }
     return {"data": traces, "layout": layout}
+
+
+def _add_second(
+    data: ChartData, layout: Figure, traces: list[Figure], x: Abscissa, look: Look, place: int
+) -> Figure:
+    """Draw the lines of the second y axis; ``place`` counts the lines of the first."""
+    shorts = apart([line.short for line in data.lines])
+    lines = [replace(line, short=short) for line, short in zip(data.lines, shorts, strict=True)]
+    if x.log:
+        lines = [_positive(line) for line in lines]
+    shown = [line for line in lines if not line.hidden]
+    ordinate = ordinate_of(data, shown)
+    limits = y_limits(data, shown, ordinate, x.window)
+    add_second_axis(layout, limits, _titled(data.spec.metric, ordinate), INKS[look.scheme])
+    _scale(layout["yaxis3"], ordinate, limits)
+    pens: dict[str, Pen] = {}
+    marked = _has_few_points(shown)
+    smoothed = data.smoothing_width > 0 or data.ema > 0
+    for number, line in enumerate(shown, start=place):
+        pen = Pen.of(line, number, look.scheme, monochrome=look.monochrome)
+        pens[line.key] = pen.beside(monochrome=look.monochrome)
+        own = line_traces(line, pens[line.key], ordinate, marked=marked, smoothed=smoothed)
+        traces += [trace | {"yaxis": "y3"} for trace in own]
+    return {
+        "metric": data.spec.metric,
+        "unit": ordinate.unit,
+        "signed": ordinate.signed,
+        "lines": _listed(lines, pens, look.scheme),
+    }
+
+
+def _has_few_points(lines: Sequence[Line]) -> bool:
+    most = max((int(np.isfinite(line.curve.values).sum()) for line in lines), default=0)
+    return most <= _MARKED_POINTS and all(line.low is None for line in lines)
+
+
+def _titled(metric: str, ordinate: Ordinate) -> str:
+    return f"{metric} ({ordinate.unit})" if ordinate.unit else metric
+
+
+def _scale(axis: Figure, ordinate: Ordinate, limits: tuple[float, float]) -> None:
+    """Set how a y axis counts."""
+    axis["type"] = "log" if ordinate.log else "linear"
+    if ordinate.log:
+        axis["dtick"] = "D1" if limits[1] - limits[0] < 2 else 1
+    if _is_small(limits, log=ordinate.log):
+        axis["exponentformat"] = "e"
+    if ordinate.signed:
+        axis["tickformat"] = "+~g"
 
 
 def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:

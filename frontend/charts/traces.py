@@ -20,7 +20,7 @@ Figure = dict[str, Any]
 
 RUG_ROW_PX = 6
 _MAX_HAIRLINES = 12  # more would hatch the chart; the marks below it remain
-_ESTIMATED_DASH, _PARTIAL_DASH = "6px,3px", "1px,3px"
+_ESTIMATED_DASH, _PARTIAL_DASH, _SECOND_DASH = "6px,3px", "1px,3px", "2px,2px"
 _GREYS = 3
 
 
@@ -42,6 +42,10 @@ class Pen:
         if line.estimated and line.dash == 0:
             dash = _ESTIMATED_DASH
         return cls(colour(line.ordinal, scheme), dash)
+
+    def beside(self, *, monochrome: bool) -> Pen:
+        """Return the pen of the same run's line on the second y axis, which is dotted in colour."""
+        return self if monochrome else Pen(self.colour, _SECOND_DASH, self.width)
 
 
 @dataclass(frozen=True, slots=True)

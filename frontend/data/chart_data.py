@@ -117,7 +117,21 @@ def chart_data(
     if not series:
         return None
     chart = _Chart(source, selection, spec, board, window, series, width_px)
-    return chart.data(with_ticks=with_ticks)
+    data = chart.data(with_ticks=with_ticks)
+    if not spec.second:
+        return data
+    own = replace(
+        *(spec,), metric=spec.second, second="", aggregate=Aggregate.AUTO, y_min=None, y_max=None
+    )
+    beside = chart_data(source, selection, own, board, window, width_px, with_ticks=False)
+    if beside is None or not beside.lines:
+        note = f"no selected run has {spec.second} over this x axis"
+        return replace(data, notes=(*data.notes, note))
+    whole = data.window
+    if window is None:
+        ends = (data.window.start, beside.window.start), (data.window.end, beside.window.end)
+        whole = Window(min(ends[0]), max(ends[1]))
+    return replace(data, window=whole, second=replace(beside, window=whole))
 
 
 class _Chart:

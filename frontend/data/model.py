@@ -204,8 +204,8 @@ class ChartData:
     lines of both runs and workloads, ``relative`` OFF if there is nothing to compare with.
     ``aggregate`` is how runs were combined into lines of workloads, None without such lines.
     ``window`` is the visible part of the x axis, also without a zoom. ``x_unit`` is the unit of the
-    metric on the x axis, and ``x_growth`` says that it is a counter's growth. ``notes`` describe
-    deviations from what users would expect.
+    metric on the x axis, and ``x_growth`` says that it is a counter's growth. ``second`` is what
+    the second y axis shows. ``notes`` describe deviations from what users would expect.
     """
 
     quantity: Quantity
@@ -223,6 +223,7 @@ class ChartData:
     band: Band = Band.RANGE
     x_unit: str = ""
     x_growth: bool = False
+    second: ChartData | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -160,8 +160,9 @@ class ChartSpec:
 
     ``slot`` is its element on the page, which it keeps when charts are reordered; their order is
     that of their list. ``over`` is the metric of the x axis (`radt.frontend.data.over`), empty if
-    ``x`` counts. ``log`` and ``log_x`` make an axis logarithmic. ``y_min`` and ``y_max`` are in the
-    metric's stored unit. ``hidden`` are the keys of lines that are not drawn. ``columns`` and
+    ``x`` counts. ``second`` is the metric of a second y axis, empty for none. ``log`` (for both y
+    axes) and ``log_x`` make an axis logarithmic. ``y_min`` and ``y_max`` of the first y axis are in
+    the metric's stored unit. ``hidden`` are the keys of lines that are not drawn. ``columns`` and
     ``rows`` are its size.
     """
 
@@ -172,6 +173,7 @@ class ChartSpec:
     smoothing_pct: float | None = None
     x: XAxis | None = None
     over: str = ""
+    second: str = ""
     log_x: bool = False
     log: bool = False
     y_min: float | None = None
@@ -192,7 +194,7 @@ class ChartSpec:
     @property
     def metrics(self) -> tuple[str, ...]:
         """All metrics that the chart shows."""
-        return (self.metric, self.over) if self.over else (self.metric,)
+        return tuple(filter(None, (self.metric, self.second, self.over)))
 
     def level_of(self, board: BoardSpec) -> Level:
         return board.level if self.level is None else self.level
@@ -232,6 +234,7 @@ class ChartSpec:
             smoothing_pct=_number(fields_.get("smoothing_pct"), 0.0, 50.0),
             x=_axis(fields_.get("x")),
             over=str(fields_.get("over") or "")[:_MAX_TEXT],
+            second=str(fields_.get("second") or "")[:_MAX_TEXT],
             log_x=fields_.get("log_x") is True,
             log=fields_.get("log") is True,
             y_min=low,

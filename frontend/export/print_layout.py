@@ -343,7 +343,12 @@ def _entries(drawn: Sequence[Figure]) -> list[_Entry]:
     labels: dict[tuple[str, Stroke], dict[str, None]] = {}
     shorts: dict[tuple[str, Stroke], str] = {}
     for made in drawn:
-        for line in made["layout"].get("meta", {}).get("lines", ()):
+        meta = made["layout"].get("meta", {})
+        keys = {line["key"] for line in meta.get("lines", ())}
+        # Runs look the same on a second axis, but for dots; devices may be on that axis only.
+        second = (meta.get("second") or {}).get("lines", ())
+        beside = [line for line in second if line["key"] not in keys]
+        for line in (*meta.get("lines", ()), *beside):
             if line["hidden"]:
                 continue
             look = (line["key"], (("color", line["colour"]), ("dash", line["stroke"])))

@@ -95,9 +95,12 @@ def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -
     Raises:
         StoreError: The store cannot be read.
     """
-    hidden = spec.hidden + hidden_keys(source, selection, view, spec.metric)
-    x = None if spec.over else spec.x or view.board.x or natural_x(source, selection, spec.metric)
-    return replace(spec, x=x, hidden=hidden)
+    drawn = (spec.metric, spec.second) if spec.second else (spec.metric,)
+    keys = [key for metric in drawn for key in hidden_keys(source, selection, view, metric)]
+    natural = {natural_x(source, selection, metric) for metric in drawn}
+    both = natural.pop() if len(natural) == 1 else XAxis.BARRIER
+    x = None if spec.over else spec.x or view.board.x or both
+    return replace(spec, x=x, hidden=tuple(dict.fromkeys([*spec.hidden, *keys])))
 
 
 def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]:
@@ -106,9 +109,10 @@ def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]
         if chart.data is None:
             continue
         zoom = view.windows.get(chart.spec.zoom_of(view.board))
-        for line in chart.data.lines:
-            if not line.hidden and len(line.curve.x):
-                yield _table(chart.place, chart.data, line, zoom)
+        for data in filter(None, (chart.data, chart.data.second)):
+            for line in data.lines:
+                if not line.hidden and len(line.curve.x):
+                    yield _table(chart.place, data, line, zoom)
 
 
 def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.Table:

@@ -24,19 +24,23 @@
   };
 
   /* `at` is the place, `text` what is there, `rows` are values in words as { colour, name, value,
-     note }, one of which is the `nearest`; `foot` is more about that one. */
+     note, of }, one of which is the `nearest`; `foot` is more about that one. `of` is a heading over
+     rows that have the same. */
   function show(pointer, { at, text, rows = [], nearest, foot }) {
     const first = Math.max(0, Math.min(rows.indexOf(nearest) - MAX_ROWS / 2, rows.length - MAX_ROWS));
     element.hidden = false;
     element.replaceChildren(
       at ? h("p", { class: "tip-at" }, at) : "",
       text ? h("p", {}, text) : "",
-      h("table", {}, rows.slice(first, first + MAX_ROWS).map((row) =>
+      h("table", {}, rows.slice(first, first + MAX_ROWS).flatMap((row, place, shown) => [
+        row.of && (!place || row.of !== shown[place - 1].of)
+          ? h("tr", { class: "tip-of" }, h("th", { colspan: 4 }, row.of)) : "",
         h("tr", { "data-nearest": row === nearest },
           h("td", {}, ink(row.colour)),
           h("td", { class: "tip-name" }, row.name),
           h("td", {}, row.value),
-          h("td", { class: "tip-dim" }, row.note || "")))),
+          h("td", { class: "tip-dim" }, row.note || "")),
+      ])),
       rows.length > MAX_ROWS ? h("p", { class: "tip-dim" }, `+ ${rows.length - MAX_ROWS} more`) : "",
       foot ? h("p", { class: "tip-dim" }, foot) : "");
     const fits = pointer.x + AWAY_PX + element.offsetWidth < window.innerWidth;

@@ -52,7 +52,10 @@
       const own = {};
       for (const name of ["level", "x", "smoothing_pct", "relative", "baseline"])
         own[name] = spec[name] === undefined || spec[name] === null ? board[name] : spec[name];
-      own.x = spec.over ? "metric" : own.x || (page.metric(spec.metric) || {}).x || "barrier";
+      const natural = [spec.metric, spec.second].filter(Boolean)
+        .map((name) => (page.metric(name) || {}).x || "barrier");
+      const both = natural.every((x) => x === natural[0]) ? natural[0] : "barrier";
+      own.x = spec.over ? "metric" : own.x || both;
       return own;
     },
     /* The name of a chart's zoom, which all charts over the same x share. */

@@ -31,6 +31,7 @@
     if (spec.over) add(`over ${spec.over}`, ["over"]);
     else if (spec.x) add(AXES[spec.x], ["x"]);
     if (spec.log_x) add("log x", ["log_x"]);
+    if (spec.second) add(`and ${spec.second}`, ["second"]);
     if (spec.smoothing_pct !== undefined)
       add(spec.smoothing_pct ? `smooth ${spec.smoothing_pct} %` : "not smoothed", ["smoothing_pct"]);
     if (spec.relative || spec.baseline)

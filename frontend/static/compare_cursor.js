@@ -135,7 +135,7 @@
     card.cursor.style.top = `${yaxis._offset}px`;
     card.cursor.style.height = `${yaxis._length}px`;
     card.cursor.dataset.side = px > xaxis._length / 2 ? "left" : "right";
-    const found = own ? [] : valuesAt(card, at);
+    const found = own ? [] : valuesAt(card, at).filter((one) => !one.second);
     card.values.hidden = !found.length;
     card.values.replaceChildren(
       ...found.slice(0, tip.MAX_ROWS)
@@ -149,16 +149,17 @@
   function show(card, at, pointer) {
     const marked = markAt(card, pointer);
     const found = marked ? [] : valuesAt(card, at);
-    const { yaxis } = card.graph._fullLayout;
-    const away = ({ value }) =>
-      Math.abs(yaxis._offset + yaxis.d2p(value) - (pointer.y - pointer.top));
+    const { yaxis, yaxis3 } = card.graph._fullLayout;
+    const away = ({ value, second }) =>
+      Math.abs(yaxis._offset + (second ? yaxis3 : yaxis).d2p(value) - (pointer.y - pointer.top));
     const nearest = found.reduce((best, one) => (best && away(best) <= away(one) ? best : one), null);
-    const unit = card.meta.unit && ` ${card.meta.unit}`;
     light(card, nearest ? nearest.line.key : marked && marked.key);
-    const rows = found.map(({ line, value, band }) => ({
+    const { second: beside } = card.meta;
+    const rows = found.map(({ line, value, band, second }) => ({
       colour: line.colour,
       name: line.short,
-      value: `${card.meta.signed && value > 0 ? "+" : ""}${number(value)}${unit}`,
+      of: beside && (second ? beside.metric : card.spec.metric),
+      value: valueText(second ? beside : card.meta, value),
       note: band && `${number(band[0])} – ${number(band[1])}`,
     }));
     tip.show(pointer, {
@@ -170,6 +171,9 @@
         [...nearest.line.facts, nearest.partial ? "not all runs" : ""].filter(Boolean).join(" · "),
     });
   }
+
+  const valueText = ({ signed, unit }, value) =>
+    `${signed && value > 0 ? "+" : ""}${number(value)} ${unit}`.trimEnd();
 
   function placeText(card, at) {
     const [from, to] = page.rangeOf(card.graph._fullLayout);
@@ -232,24 +236,29 @@
 
   const isLine = ({ meta, yaxis, fill }) => meta && meta.key && yaxis !== "y2" && fill !== "toself";
 
-  /* The value of each line at a position of the axis, from the drawn points, the highest first. */
+  /* The value of each line at a position of the axis, from the drawn points, the highest first; those
+     of the second y axis after those of the first. */
   function valuesAt(card, at) {
-    const lines = new Map(((card.meta && card.meta.lines) || []).map((one) => [one.key, one]));
+    const { lines, second } = card.meta || {};
+    const known = new Map([...(lines || []), ...((second || {}).lines || [])]
+      .map((one) => [one.key, one]));
     const found = new Map();
     for (const trace of card.graph._fullData || []) {
-      const line = trace.meta && lines.get(trace.meta.key);
+      const line = trace.meta && known.get(trace.meta.key);
       if (!line) continue;
-      const entry = found.get(line.key) || { line };
+      const isSecond = trace.yaxis === "y3";
+      const id = `${isSecond} ${line.key}`;
+      const entry = found.get(id) || { line, second: isSecond };
       if (trace.fill === "toself") entry.band = bandAt(trace, at);
       else if (isLine(trace)) {
         const place = placeOf(trace.x, at);
         const value = place < 0 ? NaN : Number(trace.y[place]);
         if (Number.isFinite(value)) Object.assign(entry, { value, partial: trace.meta.partial });
       }
-      found.set(line.key, entry);
+      found.set(id, entry);
     }
     return [...found.values()].filter(({ value }) => value !== undefined)
-      .sort((a, b) => b.value - a.value);
+      .sort((a, b) => a.second - b.second || b.value - a.value);
   }
 
   /* A band is one outline a stretch: its upper edge, then its lower edge backwards, then a gap. */

@@ -43,7 +43,7 @@
       page.choice("x axis",
         [asPage(page.AXES[board.x] || "automatic"),
           ...Object.entries(page.AXES).filter(([x]) => axes.includes(x) || x === spec.x),
-          ...others(spec).map((metric) => [page.OVER + metric, `over ${metric}`])],
+          ...others(spec, spec.over).map((metric) => [page.OVER + metric, `over ${metric}`])],
         spec.over ? page.OVER + spec.over : own(spec.x),
         (value) => change(value.startsWith(page.OVER)
           ? { x: null, over: value.slice(page.OVER.length) }
@@ -66,6 +66,9 @@
       relative === "off" ? "" : page.choice("Compared with",
         [asPage(board.baseline ? nameOf(board.baseline) : "nothing"), ...baselines],
         own(spec.baseline), set("baseline")),
+      page.choice("Second y axis",
+        [["", "none"], ...others(spec, spec.second).map((metric) => [metric, metric])],
+        spec.second || "", (value) => change({ second: value || null })),
       h("div", { class: "choice" }, h("span", {}, "Log scale"),
         h("span", { class: "ticks" }, [["x", "log_x"], ["y", "log"]].map(([axis, name]) =>
           h("label", {}, h("input", {
@@ -87,10 +90,10 @@
     return h("div", { class: "settings-body" }, parts);
   }
 
-  /* The metrics that can be on the x axis. */
-  function others(spec) {
+  /* The metrics that can be on another axis, with the one that is. */
+  function others(spec, chosen) {
     const names = page.facts.metrics.map((one) => one.metric).filter((one) => one !== spec.metric);
-    return spec.over && !names.includes(spec.over) ? [spec.over, ...names] : names;
+    return chosen && !names.includes(chosen) ? [chosen, ...names] : names;
   }
 
   const action = (text, act, label) =>

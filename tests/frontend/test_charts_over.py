@@ -7,11 +7,13 @@ import pytest
 
 import radt
 from radt.frontend.charts.timeseries import Look, figure
-from radt.frontend.data.spec import Band, BoardSpec, Level, Window, XAxis
+from radt.frontend.data.spec import Band, BoardSpec, ChartSpec, Level, Pick, Window, XAxis
+from radt.frontend.export.shown import as_seen
+from radt.frontend.view import View
 from radt.model import Scope, SeriesKind
 from radt.store.records import SeriesRecord
 from tests.frontend.conftest import DemoRun
-from tests.frontend.test_charts_axes import by_name, draw
+from tests.frontend.test_charts_axes import by_name, draw, selection_of
 
 CPU = "process.cpu.utilization"
 RSS = "process.memory.rss"
@@ -157,3 +159,41 @@ def test_what_a_logarithmic_x_axis_cannot_show_is_said(demo, source):
     drawn = figure(data, Look())
     assert drawn["layout"]["meta"]["notes"] == [f"{zeros} values at x of 0 or less left out"]
     assert zeros > 5
+
+
+def test_a_second_metric_has_an_axis_of_its_own(demo, source):
+    demo.quickstart()
+    alone = draw(source, RSS)
+    data = draw(source, x=XAxis.BARRIER, second=RSS, log=True, y_min=0.5)
+    assert data.second is not None
+    for line, other in zip(data.second.lines, alone.lines, strict=True):
+        assert np.array_equal(line.curve.values, other.curve.values, equal_nan=True)
+    drawn = figure(data, Look())
+    layout = drawn["layout"]
+    right = layout["yaxis3"]
+    assert (right["overlaying"], right["side"], right["type"]) == ("y", "right", "log")
+    assert (layout["yaxis"]["title"]["text"], right["title"]["text"]) == ("loss", f"{RSS} (MB)")
+    # Each axis fits its own lines; the limits by hand are those of the first.
+    assert 10 ** layout["yaxis"]["range"][0] == pytest.approx(0.5)
+    assert 10 ** right["range"][0] < 60 < 245 < 10 ** right["range"][1]
+    keys = [t["meta"]["key"] for t in drawn["data"] if t.get("yaxis") == "y3" and "meta" in t]
+    assert keys == [line.key for line in alone.lines]
+    assert {t["line"]["dash"] for t in drawn["data"] if t.get("yaxis") == "y3"} == {"2px,2px"}
+    assert layout["meta"]["second"]["metric"] == RSS
+    assert layout["annotations"] == []
+
+
+def test_two_metrics_need_the_same_x_axis(demo, source):
+    demo.quickstart()
+    view = View(picks=(Pick("quickstart"),))
+    selection = selection_of(source)
+    shown = as_seen(source, view, selection, ChartSpec("loss", second=RSS))
+    assert shown.x is XAxis.BARRIER  # over steps the loss would be alone
+    assert as_seen(source, view, selection, ChartSpec("loss", second="accuracy")).x is XAxis.STEP
+    data = draw(source, x=XAxis.STEP, second=RSS)
+    assert data.second is None
+    assert data.notes == (f"no selected run has {RSS} over this x axis",)
+    both = draw(source, over=CPU, second=RSS)
+    assert both.second is not None
+    ends = [x for line in (*both.lines, *both.second.lines) for x in line.curve.x[[0, -1]]]
+    assert both.window == Window(min(ends), max(ends))

@@ -76,7 +76,7 @@ def test_the_list_has_the_dashes_of_the_lines(site, watched, wait_until):
     assert len(set(strokes())) == 6
 
 
-def test_one_metric_over_another_and_logarithmic(site, watched, wait_until):
+def test_one_metric_over_another_beside_a_second_and_logarithmic(site, watched, wait_until):
     open_page(watched, site.url)
     page = watched.page
     page.get_by_label("Settings of loss").click()
@@ -124,4 +124,26 @@ def test_one_metric_over_another_and_logarithmic(site, watched, wait_until):
     expect(page.locator("#zoom-text")).to_have_text(re.compile(rf"Zoom {RSS} [\d.]+ – [\d.]+ MB"))
     page.keyboard.press("0")
     wait_until(lambda: x_range(watched) == pytest.approx(before), "everything")
+
+    # A second metric has the axis at the right, and its own part of the tooltip.
+    page.get_by_label("Settings of loss").click()
+    page.get_by_label("Second y axis").select_option("accuracy")
+    expect(chart(watched, "loss").locator(".y3title")).to_have_text("accuracy")
+    page.keyboard.press("Escape")
+    card(watched, "loss").get_by_role("button", name=f"Reset over {RSS}").click()
+    expect(chart(watched, "loss").locator(".xtitle")).to_have_text("step")
+    wait_until(lambda: "loss;and=accuracy;logx=1;log=1" in query(watched)["c"], "the address")
+    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    page.mouse.move(frame["x"] + frame["width"] * 0.1, frame["y"] + 40)
+    page.mouse.move(frame["x"] + frame["width"] * 0.2, frame["y"] + 40)
+    expect(page.locator(".tip .tip-of")).to_have_text(["loss", "accuracy"])
+    recorded = radt.load(
+        list(site.demo.run_ids.values()), home=site.demo.store.parent, metrics="accuracy"
+    ).value
+    rows = page.locator(".tip .tip-of").last.locator("~ tr td:nth-child(3)").all_inner_texts()
+    assert rows
+    assert {f"{float(text):.4g}" for text in rows} <= {f"{value:.4g}" for value in recorded}
+    page.mouse.move(5, 5)
+    card(watched, "loss").get_by_role("button", name="Reset and accuracy").click()
+    expect(chart(watched, "loss").locator(".y3title")).to_have_count(0)
     assert watched.errors == []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tracemalloc
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,7 +26,16 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
 from radt.frontend.export import routes
 from radt.frontend.export import tables as full
-from radt.frontend.export.request import BusyError, Turnstile, content_disposition, file_name
+from radt.frontend.export.print_layout import order
+from radt.frontend.export.request import (
+    Asked,
+    BusyError,
+    FileFormat,
+    Share,
+    Turnstile,
+    content_disposition,
+    file_name,
+)
 from radt.frontend.export.tables import GROUP_ROWS
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
@@ -161,6 +171,32 @@ def test_what_is_shown_is_what_is_drawn(demo: Demo, exports: Exports) -> None:
     gaps = found[found["value"].isna()]["x"]
     assert len(gaps) == 1
     assert 24 < gaps.iloc[0] < 33
+
+
+def test_two_metrics_over_a_third_are_in_every_file(
+    demo: Demo, exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.quickstart()
+    rss, accuracy = "process.memory.rss", "accuracy"
+    view = View(charts=(ChartSpec("loss", 0, over=rss, second=accuracy),))
+    view = replace(view, windows={f"over.{rss}": Window(1.9e8, 2.1e8)})
+    shown = exports.frame("shown", "parquet", view)
+    assert set(shown["metric"]) == {"loss", accuracy}
+    assert set(shown["x_axis"]) == {rss}
+    assert shown["x"].between(1.9e8, 2.1e8).all()
+    loaded = exports.frame("full", "parquet", view)
+    assert set(loaded["metric"]) == {"loss", accuracy, rss}
+    assert set(shown["x"]) <= set(loaded[loaded["metric"] == rss]["value"])
+    code = exports.prepare("python", view)["text"]
+    assert set(executed(code, monkeypatch)["frame"]["metric"]) == {"loss", accuracy, rss}
+    assert f"# A chart draws 'loss' over '{rss}'." in code
+    selection = read_selection(exports.source, view)
+    asked = Asked(view, Share.PICTURE, FileFormat.SVG)
+    layout = order(exports.source, asked, selection).figure["layout"]
+    axes = [axis for name, axis in layout.items() if re.match("[xy]axis", name)]
+    titles = {axis["title"]["text"] for axis in axes if "title" in axis}
+    assert titles == {"loss", accuracy, f"{rss} (MB)"}
+    assert any(f"{rss} 190 – 210 MB" in note["text"] for note in layout["annotations"])
 
 
 def test_what_is_hidden_in_all_charts_is_left_out(demo: Demo, exports: Exports) -> None:

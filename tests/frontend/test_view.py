@@ -34,6 +34,7 @@ charts = st.builds(
     aggregate=st.sampled_from(Aggregate),
     x=st.none() | axes,
     over=st.just("") | texts,
+    second=st.just("") | texts,
     log_x=st.booleans(),
     log=st.booleans(),
     hidden=st.lists(texts, max_size=2).map(tuple),
