@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -165,6 +166,10 @@ class Matcher:
         if (text := TEXTS.get(key)) is not None:
             return lambda run: met((text(run),))
         if (values := self._numbers.get(key)) is not None:
+            if term.operator in COMPARE:
+                compare, wanted = COMPARE[term.operator], term.number
+                assert wanted is not None
+                return lambda run: compare(values.get(run.run_id, math.nan), wanted)
             return lambda run: run.run_id in values and met((repr(values[run.run_id]),))
         # The same name may be a parameter and a tag.
         params, tags = self._texts.params, self._texts.tags

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from radt.errors import UsageError
 from radt.units import parse_duration_s
@@ -192,6 +193,7 @@ def _seconds(key: str, text: str) -> float:
         raise _TermError(f"“{text}” is not a duration such as 90s, 10m or 2d") from None
 
 
+@lru_cache(maxsize=100_000)  # a search asks for the values of each run, which repeat
 def as_number(text: str) -> float | None:
     """Return the text as a finite number, or None."""
     try:

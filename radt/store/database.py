@@ -88,7 +88,7 @@ class ReadDatabase:
         return self.in_groups(
             run_ids,
             lambda connection, ids: [
-                table.read(row) for row in connection.execute(statement, {"ids": ids})
+                table.read(row) for row in connection.execute(statement, {"ids": ids}).all()
             ],
         )
 
@@ -99,11 +99,14 @@ class ReadDatabase:
             "WHERE run_id IN :ids ORDER BY run_id, key"
         ).bindparams(bindparam("ids", expanding=True))
         rows = self.in_groups(
-            run_ids, lambda connection, ids: list(connection.execute(statement, {"ids": ids}))
+            run_ids,
+            lambda connection, ids: list(connection.execute(statement, {"ids": ids}).all()),
         )
         texts: dict[str, dict[str, str]] = {}
+        shared: dict[str, str] = {}  # many runs have the same keys and values
         for run_id, key, value in rows:
-            texts.setdefault(run_id, {})[key] = value
+            of_run = texts.setdefault(run_id, {})
+            of_run[shared.setdefault(key, key)] = shared.setdefault(value, value)
         return texts
 
     def in_groups(

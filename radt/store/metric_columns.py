@@ -92,16 +92,16 @@ _NAMES = text(
 ).bindparams(software=SOFTWARE)
 
 _COLUMNS = text(
-    "SELECT s.metric, s.run_id, s.unit, s.kind, s.listener, "  # noqa: S608 - our own names
+    "SELECT t.metric, t.run_id, t.unit, t.kind, t.listener, "  # noqa: S608 - our own names
     "t.points, t.finite, t.total, t.smallest, t.largest, "
-    f"CASE s.kind WHEN :counter THEN {end_value('first_value', 'first_ns', 'ASC')} END, "
+    f"CASE t.kind WHEN :counter THEN {end_value('first_value', 'first_ns', 'ASC')} END, "
     f"{end_value('last_value', 'last_ns', 'DESC')}, "
     "t.last_ns - t.first_ns "
-    f"FROM ({CHUNK_TOTALS} WHERE (run_id, series_no) IN "
-    "(SELECT run_id, series_no FROM series WHERE metric IN :metrics) "
-    "GROUP BY run_id, series_no) t "
-    "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
-    "ORDER BY s.metric, s.run_id, s.series_no"
+    "FROM (SELECT s.run_id, s.series_no, s.metric, s.unit, s.kind, s.listener, "
+    f"{CHUNK_TOTALS} FROM series s JOIN chunk "
+    "ON chunk.run_id = s.run_id AND chunk.series_no = s.series_no "
+    "WHERE s.metric IN :metrics GROUP BY s.run_id, s.series_no) t "
+    "ORDER BY t.run_id, t.series_no"
 ).bindparams(bindparam("metrics", expanding=True), infinity=math.inf, counter=SeriesKind.COUNTER)
 
 
@@ -115,29 +115,33 @@ def read_names(connection: Connection) -> list[MetricName]:
 
 
 def read_columns(connection: Connection, metrics: Sequence[str]) -> list[MetricColumn]:
-    """Return the columns of metrics, without those that no run has values of."""
+    """Return the columns of metrics by name, without those that no run has values of."""
     rows: dict[str, list[Any]] = {}
-    for row in connection.execute(_COLUMNS, {"metrics": list(metrics)}):
+    for row in connection.execute(_COLUMNS, {"metrics": list(metrics)}).all():
         rows.setdefault(row[0], []).append(row)
-    return [_column(metric, of_metric) for metric, of_metric in rows.items()]
+    return [_column(metric, rows[metric]) for metric in sorted(rows)]
 
 
 def _column(metric: str, rows: Sequence[Any]) -> MetricColumn:
+    is_counter = all(row[3] == SeriesKind.COUNTER for row in rows)
+    kind = SeriesKind.COUNTER if is_counter else SeriesKind.GAUGE
+    run_ids = tuple(dict.fromkeys(row[1] for row in rows))
+    if not is_counter and len(run_ids) == len(rows):  # one series a run, as nearly always
+        count, finite, total, least, most, _, last = np.array(
+            [row[5:12] for row in rows], dtype=np.float64
+        ).T
+        mean = np.divide(total, finite, out=np.full(len(rows), math.nan), where=finite > 0)
+        return MetricColumn(metric, rows[0][2], kind, run_ids, count, last, least, most, mean)
     by_run: dict[str, list[Any]] = {}
     for row in rows:
         by_run.setdefault(row[1], []).append(row)
-    is_counter = all(row[3] == SeriesKind.COUNTER for row in rows)
     summed = _of_counters if is_counter else _of_gauges
     numbers = np.array([summed(of_run) for of_run in by_run.values()], dtype=np.float64)
-    kind = SeriesKind.COUNTER if is_counter else SeriesKind.GAUGE
-    return MetricColumn(metric, rows[0][2], kind, tuple(by_run), *numbers.T)
+    return MetricColumn(metric, rows[0][2], kind, run_ids, *numbers.T)
 
 
 def _of_gauges(rows: Sequence[Any]) -> tuple[float, ...]:
     """Return count, last, minimum, maximum and mean of one run."""
-    if len(rows) == 1:  # as nearly always, and ten thousand times
-        _, _, _, _, _, points, finite, total, least, most, _, last, _ = rows[0]
-        return points, _number(last), _number(least), _number(most), _ratio(total, finite)
     finite = sum(row[6] for row in rows)
     total = sum(row[7] for row in rows if row[6])
     return (

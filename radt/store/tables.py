@@ -205,20 +205,21 @@ _CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
 
 
 def end_value(column: str, time: str, order: str) -> str:
-    """Return an SQL expression for the value at the earliest or latest time, from the headers."""
+    """Return an SQL expression for the value at the earliest or latest time of a row of `t`."""
     return (
-        f"(SELECT c.{column} FROM chunk c WHERE {_CHUNK_OF_SERIES} "  # noqa: S608 - our own names
+        f"(SELECT c.{column} FROM chunk c "  # noqa: S608 - our own names
+        "WHERE c.run_id = t.run_id AND c.series_no = t.series_no "
         f"AND c.{time} = t.{time} ORDER BY c.chunk_no {order} LIMIT 1)"
     )
 
 
-#: Sums of the headers of chunks, to be continued with a condition and the ``GROUP BY`` of series.
+#: Sums of the headers of the chunks of a series.
 CHUNK_TOTALS = (
-    "SELECT run_id, series_no, SUM(point_count) AS points, SUM(finite_count) AS finite, "
+    "SUM(point_count) AS points, SUM(finite_count) AS finite, "
     # On overflow SQLite returns infinity, Postgres raises an error.
     "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) AS total, "
     "MIN(value_min) AS smallest, MAX(value_max) AS largest, "
-    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns FROM chunk"
+    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns"
 )
 
 #: Series with points, with the sums of their chunks' headers.
@@ -227,7 +228,8 @@ SUMMARY = text(
     f"{end_value('first_value', 'first_ns', 'ASC')}, "
     f"{end_value('last_value', 'last_ns', 'DESC')}, "
     "t.first_ns, t.last_ns "
-    f"FROM ({CHUNK_TOTALS} WHERE run_id IN :ids GROUP BY run_id, series_no) t "
+    f"FROM (SELECT run_id, series_no, {CHUNK_TOTALS} FROM chunk "
+    "WHERE run_id IN :ids GROUP BY run_id, series_no) t "
     "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
     "ORDER BY s.run_id, s.series_no"
 ).bindparams(bindparam("ids", expanding=True), infinity=math.inf)
