@@ -74,14 +74,14 @@ def _allocated(gpus: Sequence[Gpu], reason: str, environ: Mapping[str, str]) -> 
 
 
 def _chosen(given: Mapping[str, str | None], gpus: Mapping[str, Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs with these UUIDs, each once: MIG instances may be of the same."""
+    """Return the GPUs with these UUIDs, one as often as the job has MIG instances of it."""
     missing = [name for name, uuid in given.items() if uuid not in gpus]
     if missing:
         raise DeviceError(
             f"the node's driver does not show GPU {', '.join(missing)}, which the job was given",
             "Tell the cluster's administrators: gres.conf and the driver disagree",
         )
-    return tuple(dict.fromkeys(gpus[uuid] for uuid in given.values() if uuid is not None))
+    return tuple(gpus[uuid] for uuid in given.values() if uuid is not None)
 
 
 def _entries(environ: Mapping[str, str], name: str) -> list[str]:

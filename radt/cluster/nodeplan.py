@@ -10,11 +10,13 @@ from typing import Any
 
 from radt.cluster.spool import AttemptView, JobKey, Spool, Submission
 from radt.collocation.busy import BusyPolicy
+from radt.collocation.inventory import read_inventory
+from radt.collocation.planner import Request, on_given_instances
 from radt.errors import ClusterError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
-from radt.experiment.devices import Machine
+from radt.experiment.devices import Devices, Machine
 from radt.experiment.files import RawFile
-from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan
+from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
 from radt.experiment.table import parse_table
@@ -64,6 +66,7 @@ def planned(spool: Spool, job: JobKey, machine: Machine, carried: Carried) -> Ex
         ExperimentError: The rows cannot run here.
         ClusterError: The submission's file lacks them.
         UsageError: The settings file beside the experiment file cannot be used.
+        DeviceError: The driver, which says where the job's MIG instances are, does not work.
     """
     submission = spool.submission
     wanted = [(key.experiment, key.label) for key in submission.workloads(job)]
@@ -78,10 +81,23 @@ def planned(spool: Spool, job: JobKey, machine: Machine, carried: Carried) -> Ex
     return replace(
         plan,
         workloads=tuple(
-            replace(
-                found[key], runs=tuple(_as_carried(run, carried, rerun) for run in found[key].runs)
-            )
-            for key in wanted
+            replace(workload, runs=tuple(_as_carried(run, carried, rerun) for run in workload.runs))
+            for workload in (_on_its_instances(found[key]) for key in wanted)
+        ),
+    )
+
+
+def _on_its_instances(workload: WorkloadPlan) -> WorkloadPlan:
+    """Return a workload with its rows on the GPUs whose MIG instances the job was given."""
+    if all(run.collocation.mig is None for run in workload.runs):
+        return workload
+    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in workload.runs]
+    placed = on_given_instances(requests, read_inventory())
+    return replace(
+        workload,
+        runs=tuple(
+            replace(run, devices=Devices(request.gpus))
+            for run, request in zip(workload.runs, placed, strict=True)
         ),
     )
 

@@ -169,16 +169,20 @@ def shape_conflicts(workload: WorkloadPlan, settings: ClusterSettings) -> Iterat
             f'Write record = "{Recording.FOLDER}" there',
         )
     divided = [run for run in workload.runs if run.collocation.mig is not None]
-    if divided:
-        yield from _mig_conflicts(workload, divided, asked, settings)
-    elif asked.gpus.count is not None and _places(workload) > asked.gpus.count:
+    of_instances = list(_mig_conflicts(workload, divided, asked, settings)) if divided else []
+    yield from of_instances
+    count = _gpu_count(workload, asked)
+    if _places(workload) > count and not of_instances:
         most = max(workload.runs, key=lambda run: max(run.devices.gpus, default=-1))
         number = max(most.devices.gpus)
         yield _conflict(
             [most],
             Column.DEVICES,
-            f"GPU {number} of a job that gets {plural(asked.gpus.count, 'GPU')}, counted from 0",
-            f"Write {number + 1} into Gpus, or choose another device (cpu for none)",
+            f"GPU {number} of a job that gets {plural(count, 'MIG instance' if divided else 'GPU')}"
+            ", counted from 0",
+            "Write the place among the instances"
+            if divided
+            else f"Write {number + 1} into Gpus, or choose another device (cpu for none)",
         )
 
 

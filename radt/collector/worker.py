@@ -315,11 +315,17 @@ class Worker:
             self._server.close()
             self._service.close()
         unclean_path().unlink(missing_ok=True)  # after an exception it stays: a death too
+        if self._owner_is_dead:
+            _clean_up_after_owner()
         log.info("collector ends")
+
+    @property
+    def _owner_is_dead(self) -> bool:
+        return self._has_owner and (self._owner is None or not self._owner.alive)
 
     def _orphaned(self) -> bool:
         """Return whether the process is dead that this collector is for, and its runs stored."""
-        if not self._has_owner or (self._owner is not None and self._owner.alive):
+        if not self._owner_is_dead:
             return False
         now_s = time.monotonic()
         self._orphaned_since_s = self._orphaned_since_s or now_s
@@ -348,6 +354,16 @@ class Worker:
             return False
         self._service.abandon_delivery()
         return True
+
+
+def _clean_up_after_owner() -> None:
+    """End the MPS daemons of a job's runner that was killed: nobody else does, without cgroups."""
+    # Imported here: collectors that nobody owns, and those of jobs that end well, do without.
+    from radt.collocation.ledger import Ledger
+    from radt.collocation.setup import clean_up
+
+    for problem in clean_up(Ledger(), say=log.info):
+        log.warning("%s", problem)
 
 
 def main() -> int:

@@ -61,7 +61,7 @@ def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = 
     given = [name for name in os.environ.get(_VISIBLE, "").split(",") if name.startswith("MIG-")]
     if given:
         gpus = tuple(_limited_to(gpu, given) for gpu in gpus)
-    return Inventory(gpus, driver, "" if gpus else "NVML sees none")
+    return Inventory(gpus, driver, "" if gpus else "NVML sees none", is_given=bool(given))
 
 
 def _limited_to(gpu: GpuInventory, uuids: Collection[str]) -> GpuInventory:

@@ -5,8 +5,9 @@ Pure functions; `radt.collocation.inventory` queries the driver.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from radt.collocation.instances import PlannedCompute, PlannedInstance, plan_instances
 from radt.collocation.packing import PlacementError, joined, profile_names, slots_of
@@ -24,6 +25,11 @@ class Request:
     key: str
     gpus: tuple[int, ...]
     collocation: Collocation
+
+    @property
+    def slot(self) -> tuple[tuple[int, ...], str]:
+        """What rows have in common that share a MIG instance."""
+        return self.gpus, self.collocation.instance or f"{self.key} alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
         ValueError: Two rows have the same key, or a row wants MIG and the inventory was not read
             from the driver.
     """
+    requests = on_given_instances(requests, inventory)
     rows = sorted(requests, key=lambda row: (len(row.key), row.key))
     if len({row.key for row in rows}) < len(rows):
         raise ValueError("keys of requests must differ")
@@ -126,6 +133,36 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
         for row in rows
     }
     return DevicePlan(shares, tuple(instances), servers)
+
+
+def on_given_instances(requests: Sequence[Request], inventory: Inventory) -> Sequence[Request]:
+    """Return rows on the GPUs where a cluster gave their job MIG instances: those of any GPUs.
+
+    A row stays on its GPU if that has an instance for it. Asked again, this changes nothing.
+    """
+    if not inventory.is_given:
+        return requests
+    free = Counter(
+        (gpu.index, instance.profile)
+        for gpu in inventory.gpus
+        if gpu.mig is not None
+        for instance in gpu.mig.instances
+    )
+    wanted = {row.slot: row for row in requests if row.collocation.mig is not None}
+    placed: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = {}
+    for may_move in (False, True):
+        for slot, row in wanted.items():
+            assert row.collocation.mig is not None
+            places = [
+                (index, profile)
+                for (index, profile), count in free.items()
+                if count and profile == row.collocation.mig.gpu_instance
+                if may_move or index in row.gpus
+            ]
+            if slot not in placed and places:
+                placed[slot] = (places[0][0],)
+                free[places[0]] -= 1
+    return [replace(row, gpus=placed.get(row.slot, row.gpus)) for row in requests]
 
 
 def describe(plan: DevicePlan) -> list[str]:

@@ -225,13 +225,15 @@ class GpuInventory:
 class Inventory:
     """GPUs of the machine; ``reason`` is why there are none.
 
-    ``is_complete``: profiles and instances are included.
+    ``is_complete``: profiles and instances are included. ``is_given``: its instances are those that
+    a cluster gave the job that this is.
     """
 
     gpus: tuple[GpuInventory, ...] = ()
     driver: str | None = None
     reason: str = ""
     is_complete: bool = True
+    is_given: bool = False
 
     @classmethod
     def of(cls, gpus: Iterable[Gpu]) -> Inventory:

@@ -170,6 +170,7 @@ def test_instances_are_asked_for_as_types(arrays: Arrays, rows: list[str], count
         (["0,3g.20gb,", "1,-,"], 2, "Collocation", "not 3g.20gb and whole GPUs", "one profile"),
         (["0,3g.20gb,a100"], 2, "Gpus", "Gpus asks for whole GPUs (a100)", "Leave Gpus empty"),
         (["cpu,3g.20gb,"], 2, "Devices", "3g.20gb on the CPU", "Name one GPU"),
+        (["1,3g.20gb,"], 2, "Devices", "GPU 1 of a job that gets 1 MIG instance", "the place"),
         (["0+1,3g.20gb,"], 2, "Devices", "3g.20gb on 2 GPUs", "Name one GPU"),
     ],
 )

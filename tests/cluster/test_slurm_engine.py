@@ -78,7 +78,7 @@ class Jobs:
 
 @pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[Slurm]:
-    with slurm_cluster(2, 2, gpu_type="a100") as slurm:
+    with slurm_cluster(2, {"a100": 2}) as slurm:
         yield slurm
 
 

@@ -62,7 +62,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "delivery": BASE | {"store"},
     "importers": BASE | {"store", "delivery"},
     "compose": BASE | {"store"},
-    "collector": BASE | {"store", "journal", "listeners"},
+    "collector": BASE | {"store", "journal", "listeners", "collocation"},
     "analysis": BASE | {"store", "experiment", "collocation", "listeners"},
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},

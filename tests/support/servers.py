@@ -211,21 +211,19 @@ def mlflow_server(
 @contextmanager
 def slurm_cluster(
     nodes: int = 3,
-    gpus: int = 2,
+    gpus: int | Mapping[str, int] = 2,
     *,
-    gpu_type: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Slurm]:
     """A Slurm cluster of nodes on this machine, all of them idle; ``.environ`` names it.
 
     Args:
         nodes: How many.
-        gpus: Of each node, without a driver.
-        gpu_type: The site's name for them.
+        gpus: Of each node, without a driver: how many, or how many of each type.
         settings: Lines of ``slurm.conf`` that are to be otherwise.
     """
     with server_folder() as folder:
-        slurm = Slurm(folder, nodes, gpus, gpu_type=gpu_type, settings=settings)
+        slurm = Slurm(folder, nodes, gpus, settings=settings)
         try:
             slurm.start()
             yield slurm

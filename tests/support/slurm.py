@@ -104,8 +104,7 @@ class Slurm:
     Args:
         folder: Made if it does not exist; a short path, as sockets lie in it.
         nodes: How many: ``node1`` and so on, each with 8 CPUs and 16 GB.
-        gpus: Of each node.
-        gpu_type: The site's name for them; "" for none.
+        gpus: Of each node: how many, or how many of each type that the site has a name for.
         settings: Lines of ``slurm.conf`` that are to be otherwise.
     """
 
@@ -113,15 +112,14 @@ class Slurm:
         self,
         folder: Path,
         nodes: int = 3,
-        gpus: int = 2,
+        gpus: int | Mapping[str, int] = 2,
         *,
-        gpu_type: str = "",
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.nodes = tuple(f"node{number + 1}" for number in range(nodes))
         self.cluster = f"t{secrets.token_hex(4)}"
-        self._gpus, self._gpu_type = gpus, gpu_type
+        self._gpus = {"": gpus} if isinstance(gpus, int) else gpus
         self._settings = dict(settings or {})
         self._munged = Daemon("munged", self.folder)
         self._controller = Daemon("slurmctld", self.folder)
@@ -306,8 +304,12 @@ class Slurm:
         for setting, value in self._settings.items():
             lines = [line for line in text.splitlines() if not line.startswith(f"{setting}=")]
             text = "\n".join([*lines, f"{setting}={value}", ""])
-        kind = f"gpu:{self._gpu_type}:" if self._gpu_type else "gpu:"
-        gres = f"Gres={kind}{self._gpus} " if self._gpus else ""
+        kinds = [
+            f"gpu:{kind}:{count}" if kind else f"gpu:{count}"
+            for kind, count in self._gpus.items()
+            if count
+        ]
+        gres = f"Gres={','.join(kinds)} " if kinds else ""
         for name in self.nodes:
             text += _NODE.format(name=name, place=self._place(name), gres=gres)
         (self.folder / "slurm.conf").write_text(text + _PARTITIONS, encoding="utf-8")
@@ -317,15 +319,16 @@ class Slurm:
         return Place(socket.gethostname(), "127.0.0.1", free_port())
 
     def _gpu_lines(self) -> Iterator[str]:
-        kind = f" Type={self._gpu_type}" if self._gpu_type else ""
+        kinds = [kind for kind, count in self._gpus.items() for _ in range(count)]
         for name in self.nodes:
             devices = self.folder / name / "dev"
             devices.mkdir(parents=True)
             (self.folder / name / "spool").mkdir()
-            for number in range(self._gpus):
+            for number, kind in enumerate(kinds):
                 # A device, or CUDA_VISIBLE_DEVICES is not set; the number is taken from the name.
                 (devices / f"nvidia{number}").symlink_to("/dev/null")
-                yield f"NodeName={name} Name=gpu{kind} File={devices}/nvidia{number}\n"
+                words = ["Name=gpu", *([f"Type={kind}"] if kind else [])]
+                yield f"NodeName={name} {' '.join(words)} File={devices}/nvidia{number}\n"
 
 
 def kill_cluster(folder: Path) -> None:
