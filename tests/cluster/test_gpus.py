@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +11,6 @@ from radt.collocation.inventory import read_inventory
 from radt.errors import DeviceError, UsageError
 from radt.experiment.devices import Devices
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_here, nvml_library, plain_gpu
-from tests.support.servers import slurm_cluster
-from tests.support.waiting import wait_until
 
 __all__ = ["nvml", "nvml_here", "nvml_library"]
 
@@ -117,38 +113,3 @@ def test_mig_devices_of_the_job_are_used_as_they_are(
     assert gpu is not None and gpu.mig is not None
     assert [instance.profile for instance in gpu.mig.instances] == ["3g.20gb"]
     assert not gpu.mig.may_create
-
-
-_ASK = """\
-from radt.cluster.gpus import allocated_machine
-from radt.experiment.devices import Devices
-machine = allocated_machine(1)
-print(Devices.parse("0", machine).cuda_visible_devices(machine), len(machine.gpus))
-"""
-
-
-def test_two_jobs_on_a_node_have_other_gpus(nvml: FakeNvml, tmp_path: Path) -> None:
-    nvml.configure("count 2", plain_gpu(0), plain_gpu(1), "minor 0 1", "minor 1 0")
-    ask = tmp_path / "ask.py"
-    ask.write_text(_ASK)
-    variables = " ".join(f"{name}={value}" for name, value in nvml.variables().items())
-    # Each waits for the other, so that they are there at the same time.
-    script = f"""#!/bin/sh
-cd {tmp_path}
-srun --ntasks=1 env {variables} {sys.executable} {ask} >answer.$SLURM_ARRAY_TASK_ID
-echo "$SLURM_JOB_GPUS" >numbers.$SLURM_ARRAY_TASK_ID
-until [ -e numbers.0 ] && [ -e numbers.1 ]; do sleep 0.05; done
-touch done.$SLURM_ARRAY_TASK_ID
-"""
-    with slurm_cluster(1, 2) as slurm:
-        output = f"--output={tmp_path}/output.%a"
-        slurm.run("sbatch", "--array=0-1", "--gres=gpu:1", output, script=script)
-        for index in range(2):
-            wait_until((tmp_path / f"done.{index}").exists, f"job {index}")
-    answers = {
-        (tmp_path / f"numbers.{index}").read_text().strip(): (
-            (tmp_path / f"answer.{index}").read_text().split()
-        )
-        for index in range(2)
-    }
-    assert answers == {"0": ["GPU-fake-1", "1"], "1": ["GPU-fake-0", "1"]}

@@ -45,7 +45,7 @@ _CLIENT = """\
 import json, os, time
 from pathlib import Path
 names = ("RADT_WORKLOAD", "RADT_LETTER", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
-names = (*names, "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
+names = (*names, "SLURM_JOB_GPUS", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
 said = Path(__file__).with_name("said." + os.environ["RADT_RUN_ID"])
 said.with_suffix(".new").write_text(json.dumps([os.environ.get(name, "") for name in names]))
 said.with_suffix(".new").rename(said)
@@ -126,10 +126,12 @@ def test_instances_and_daemons_are_the_jobs(study: Study, mps: FakeMps, tmp_path
     uuids = (tmp_path / "uuids").read_text().split()
     assert [devices for devices, *_ in given["mig"]] == uuids
     daemons = {pid: procfs.environment(pid) for pid in mps.daemons}
-    devices, pipes, *_ = given["one"][0]
-    assert [row[:2] for row in given["pair"]] == [given["pair"][0][:2]] * 2
-    assert {devices, given["pair"][0][0]} == {"GPU-fake-0", "GPU-fake-1"}
-    assert pipes != given["pair"][0][1]
+    assert given["pair"][0] == given["pair"][1]
+    (one, pipes, number, *_), (pair, other_pipes, other_number, *_) = (
+        given[name][0] for name in ("one", "pair")
+    )
+    assert {number: one, other_number: pair} == {"0": "GPU-fake-1", "1": "GPU-fake-0"}
+    assert pipes != other_pipes
     owned = {
         name: [pid for pid, has in daemons.items() if f"SLURM_ARRAY_TASK_ID={task}".encode() in has]
         for name, task in (("pair", given["pair"][0][-1]), ("one", given["one"][0][-1]))
