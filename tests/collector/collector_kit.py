@@ -8,7 +8,6 @@ import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,29 +20,14 @@ from radt.model import ListenerChoice, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, RunRecord
 from radt.store.writer import StoreWriter
+from tests.support.waiting import TIMEOUT_S as DEADLINE_S
+from tests.support.waiting import alive
+from tests.support.waiting import wait_until as wait_for
 
-DEADLINE_S = 180.0
+__all__ = ["DEADLINE_S", "alive", "wait_for"]
 
 #: A training process that does nothing until its input ends.
 IDLE = "import sys; print('up', flush=True); sys.stdin.read()"
-
-
-def wait_for(condition: Callable[[], object], what: str = "") -> object:
-    """Return the condition's first true value; fail if there is none for a minute."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
-        time.sleep(0.01)
-    return value
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 class Run:

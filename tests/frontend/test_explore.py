@@ -15,7 +15,8 @@ from sklearn.ensemble import RandomForestRegressor
 import radt
 from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
 from radt.store.reader import StoreReader
-from tests.frontend.conftest import shown, until
+from tests.frontend.conftest import shown
+from tests.support.waiting import wait_until as until
 
 RUNS = 48
 ENERGY, ACCURACY = "metric:gpu.energy.last", "metric:accuracy.max"

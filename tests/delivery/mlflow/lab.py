@@ -7,9 +7,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,18 +35,13 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from tests.support.waiting import TIMEOUT_S as DEADLINE_S
+from tests.support.waiting import wait_until
 
-DEADLINE_S = 180.0
+__all__ = ["wait_until"]
+
 SECOND_NS = 1_000_000_000
 START_NS = 1_750_000_000 * SECOND_NS
-
-
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition, looking every few milliseconds; fails at the deadline."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        time.sleep(0.02)
 
 
 @dataclass
