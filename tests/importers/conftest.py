@@ -1,4 +1,4 @@
-"""An MLflow database of each test's own, made by MLflow's client, and a store to import into."""
+"""An MLflow database of each test's own, and a store to import into."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from tests.importers.mlflow_support import Study
-
-
-@pytest.fixture(scope="session")
-def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with nothing in it; to make one takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow-template") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
+from tests.support.bench import mlflow_database
 
 
 @pytest.fixture
-def study(mlflow_template: Path, tmp_path: Path) -> Study:
+def study(tmp_path: Path) -> Study:
     """An experiment in a database of its own."""
     path = tmp_path / "of mlflow" / "mlflow.db"
     path.parent.mkdir()
-    shutil.copy(mlflow_template, path)
+    shutil.copy(mlflow_database(), path)
     return Study(f"sqlite:///{path}")
 
 

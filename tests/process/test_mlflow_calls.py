@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from radt.model import RunStatus
 from radt.store.records import RunRecord
-from tests.support.bench import Bench
+from tests.support.bench import Bench, mlflow_database
 
 SCRIPT = """\
 import mlflow
@@ -63,6 +65,7 @@ def test_scripts_and_rows_that_log_through_mlflow_alone(bench: Bench) -> None:
 
 def test_without_radts_mlflow_the_first_run_of_the_scripts_own_is_followed(bench: Bench) -> None:
     bench.script("train.py", SCRIPT + "with mlflow.start_run():\n    mlflow.log_metric('x', 1)\n")
+    shutil.copy(mlflow_database(), bench.folder / "own.db")
     bench.env["MLFLOW_TRACKING_URI"] = f"sqlite:///{bench.folder / 'own.db'}"
     bench.radt("train.py")
     (run,) = bench.reader.runs()

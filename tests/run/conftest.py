@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from mlflow.tracking import MlflowClient
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
 from radt.store.reader import StoreReader
-from tests.support.bench import has_store, stop_collectors, wait_until
+from tests.support.bench import has_store, mlflow_database, stop_collectors, wait_until
 from tests.support.journal import Found
 
 TIMEOUT_S = 180.0
@@ -124,6 +125,7 @@ def alone(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Alone]:
 @pytest.fixture
 def registered(joined: Joined, tmp_path: Path) -> tuple[Joined, MlflowClient, str]:
     """A run that the runner has given to MLflow."""
+    shutil.copy(mlflow_database(), tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(uri)
     experiment = client.create_experiment("digits", (tmp_path / "artifacts").as_uri())

@@ -23,6 +23,7 @@ from radt.model import NO_STEP, MarkerKind, RunStatus, SeriesKind
 from radt.store.pruning import Keep, prune_run
 from radt.store.records import MarkerRecord, RunRecord
 from tests.delivery.mlflow.lab import SECOND_NS, START_NS, Lab, count_points
+from tests.support.bench import mlflow_database
 
 HOSTILE = "naïve 'quoted' \"double\"\nline, 100 % `tick` -- 精度 \\ ;DROP TABLE runs"
 
@@ -436,9 +437,7 @@ def test_a_run_removed_for_good_is_given_up(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_server_with_another_database_is_no_reason_to_give_runs_up(
-    lab: Lab, mlflow_template: Path, ended: bool
-) -> None:
+def test_a_server_with_another_database_is_no_reason_to_give_runs_up(lab: Lab, ended: bool) -> None:
     (run,) = lab.add_workload()
     lab.start(run)
     lab.creator().register_pending()
@@ -446,7 +445,7 @@ def test_a_server_with_another_database_is_no_reason_to_give_runs_up(
     if ended:
         lab.end(run)
     ours, target = lab.target, lab.home.path / "other.db"
-    shutil.copy(mlflow_template, target)
+    shutil.copy(mlflow_database(), target)
     lab.target = MlflowTarget(f"sqlite:///{target}", lab.home.artifacts)
     with pytest.raises(DeliveryError, match="neither the run nor its experiment") as caught:
         lab.uploader().deliver(lab.record(run))
