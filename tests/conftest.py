@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import multiprocessing
 import os
 import signal
@@ -26,6 +27,10 @@ from tests.support.s3 import S3Server
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# PyTorch computes with one thread, here and in all processes below: tiny models are no faster with
+# more, which wait for each other by turning in circles, and sums depend on how many there are.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # How long an example takes says something about the machine only. `make test-full` takes more.
 # The same examples in every run; `make test-full` draws new ones.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=25, derandomize=True)
@@ -48,6 +53,17 @@ _LONG = (
     *("chaos", "team", "experiments", "selftest", "faults", "postgres"),
     *("frontend", "mlflow", "process", "archive"),
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """What is imported stays: it is not looked through for garbage, now or by tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,15 +46,6 @@ def test_the_recommender_has_24_billion_parameters_and_fits_40_gb_when_capped() 
     assert parameter_count(whole) == pytest.approx(24e9, rel=0.005), "table 4.1 of the study"
     assert parameter_count(smaller) * 4 == pytest.approx(27.7e9, rel=0.001)
     assert capped(CRITEO_ROWS, 100)[:6] == (100, 100, 100, 100, 100, 3)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads of one process wait for each other by turning in circles, beside busy neighbours."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(count)
 
 
 def _step(model: nn.Module, *inputs: Tensor) -> tuple[Tensor, set[str]]:

@@ -18,7 +18,6 @@ from radt.training.memory import resident_bytes
 from radt.training.stack import Stack, structure_of
 from tests.training.trainings import own_order
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Optimizer = Callable[[nn.Module, int], optim.Optimizer]
 
 OPTIMIZERS: dict[str, Optimizer] = {

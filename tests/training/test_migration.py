@@ -18,8 +18,6 @@ from radt.training.lease import DeviceLease
 from radt.training.randomness import OwnRandomness, RandomState
 from tests.training.preempted import Recording, Thief, is_same, thief
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 _NONE_LONGER_MS = 1e-6  # each block is a segment of its own
 _BOUNDARIES = 16  # of a step of the net (test_preemption)
 _DEVICES = ["cpu:0", "cpu:1"]  # both the CPU; tensors are copied from one to the other

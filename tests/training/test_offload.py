@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,6 @@ _ADAMW = partial(AdamW, lr=1e-2)
 _MOMENTUM = partial(SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
 #: Where these small models have a part of their parameters in memory.
 _SMALL = 400_000
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class _Layer(nn.Module):

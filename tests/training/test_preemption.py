@@ -21,8 +21,6 @@ from radt.training.randomness import RandomState
 from radt.training.segments import Block, Segment, plan, profile
 from tests.training.preempted import Net, Recording, batches, is_same, thief
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 _NONE_LONGER_MS = 1e-6  # each block is a segment of its own
 #: Calls of the net: forward but the first, backward, and before the optimiser.
 _CALLS = 8

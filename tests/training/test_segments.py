@@ -14,8 +14,6 @@ from radt.errors import UsageError
 from radt.training.randomness import RandomState
 from radt.training.segments import Block, plan, profile
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Reader(nn.Module):
     """Modules of all kinds: integers in, several outputs, buffers, in place, random, unused."""

@@ -30,15 +30,6 @@ from tests.training.trainings import (
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _ran_to_its_end(trainer: MultiTrainer, jobs: list[Job]) -> list[str]:
     """Run, and resume whatever has been paused, until all jobs have ended."""
     order = []

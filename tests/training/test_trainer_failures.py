@@ -31,15 +31,6 @@ from tests.training.trainings import BATCHES, Kept, own_order, plain_losses
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _raise(name: str, loss: Tensor) -> Tensor:
     raise ValueError(f"no luck with {name} at {loss.item():.3f}")
 
