@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -43,6 +42,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from tests.support import waiting
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -395,7 +395,7 @@ class Front:
         finally:
             with self._lock:
                 self.dashboard = None
-            until(lambda: not self._inside, "the last answers")
+            waiting.wait_until(lambda: not self._inside, "the last answers")
 
 
 @pytest.fixture(scope="session")
@@ -466,7 +466,9 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
     """Debian's chromium, without a window."""
     expect.set_options(timeout=PATIENCE_MS)
     launched = playwright.chromium.launch(
-        executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        executable_path="/usr/bin/chromium",
+        # Pages live for seconds: code that V8 optimises for them is hardly used.
+        args=["--no-sandbox", "--disable-gpu", "--js-flags=--no-opt --no-maglev"],
     )
     yield launched
     launched.close()
@@ -574,16 +576,7 @@ def shown(page: Page, selector: str) -> None:
     )
 
 
-def until(condition: Callable[[], object], what: str, deadline_s: float = 180.0) -> None:
-    """Wait for a condition, with a deadline."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
-        time.sleep(0.02)
-
-
 @pytest.fixture
-def wait_until() -> Callable[..., None]:
-    """`until`, for tests."""
-    return until
+def wait_until() -> Callable[..., Any]:
+    """`tests.support.waiting.wait_until`."""
+    return waiting.wait_until
