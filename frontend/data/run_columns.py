@@ -29,6 +29,7 @@ from radt.frontend.search.find import TEXTS, active_ns, duration_s, read_params,
 from radt.frontend.search.query import as_number
 from radt.store.metric_columns import MetricColumn, Statistic
 from radt.store.records import Float64Array, Int64Array
+from radt.tags import MLFLOW_NOTE
 
 PARAM, TAG = "param.", "tag."
 #: Parameters that describe the command as a whole; its parts are parameters of their own.
@@ -329,6 +330,11 @@ def _age(columns: Columns, field: Field) -> Column:
     )
 
 
+def _description(columns: Columns, field: Field) -> Column:
+    texts = [columns.tags.get(run_id, {}).get(MLFLOW_NOTE, "") for run_id in columns.run_ids]
+    return text_column(field.key, field.label, field.title, texts)
+
+
 def _device(run: RunEntry) -> str:
     collocation = run.record.collocation.strip("-")
     return f"{run.record.devices} · {collocation}" if collocation else run.record.devices
@@ -392,6 +398,7 @@ _FIELDS = {
     "command": _of_text("Command", TEXTS["command"]),
     "run": _of_text("Run id", lambda run: run.run_id),
     "note": _of_text("Note", note),
+    "description": Field("Description", "What people wrote of the run", _description),
     "age": Field("Age", "Time since the last change of state", _age),
 }
 #: The columns that every run may have, by key, in the order of the list to choose from.

@@ -34,7 +34,7 @@ from radt.frontend.search.query import (
 from radt.model import RunStatus
 from radt.store.metric_columns import Statistic
 from radt.store.records import ExperimentSummary
-from radt.tags import ARCHIVED, STARRED, YES
+from radt.tags import ARCHIVED, MLFLOW_NOTE, STARRED, YES
 
 _NS_PER_S = 1_000_000_000
 
@@ -62,6 +62,7 @@ ALIASES: Mapping[str, str] = {
     "listeners": "listener",
     "starred": STARRED,
     "archived": ARCHIVED,
+    "description": MLFLOW_NOTE,
     "run_id": "run",
     "machine": "host",
     "state": "status",

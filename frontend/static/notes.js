@@ -60,9 +60,10 @@
 
   const isTyping = (card) => Boolean(card.querySelector(":is(input, textarea):focus"));
 
-  async function draw(run) {
-    const card = document.getElementById("notes");
-    if (!card || isTyping(card)) return;
+  /* Draw the notes of a run into a card; `done` gets what went wrong, or nothing, after each change. */
+  async function draw(card, run, done = () => {}, hasTyped = false) {
+    const isBusy = () => !hasTyped && isTyping(card);
+    if (!card || isBusy()) return;
     let notes;
     try {
       notes = await send(`/notes/${encodeURIComponent(run)}`);
@@ -70,10 +71,14 @@
       if (card.isConnected) card.replaceChildren(h("p", { class: "notes-result" }, error.cause));
       return;
     }
-    if (!card.isConnected || isTyping(card)) return;
+    if (!card.isConnected || isBusy()) return;
     const result = card.querySelector(".notes-result") || results();
     const locked = !notes.may_write;
-    const save = async (edit) => (await result.follow(editRuns([run], edit))) && draw(run);
+    const save = async (edit, isTag) => {
+      const isSaved = await result.follow(editRuns([run], edit));
+      done(isSaved ? "" : result.textContent);
+      if (isSaved) draw(card, run, done, isTag);
+    };
     const mark = (name, text, title) =>
       h("button", {
         type: "button", class: "quiet", title, disabled: locked, "aria-label": title,
@@ -81,17 +86,19 @@
         onclick: () => save({ [name]: !notes[name] }),
       }, text);
     const tag = ([key, value]) =>
-      h("li", {}, h("span", {}, key), value, !locked && h("button", {
+      h("li", {}, h("button", {
+        type: "button", class: "notes-tag", disabled: locked, title: locked ? null : "Change this tag",
+        onclick: () => write(card, `${key}=${value}`),
+      }, h("span", {}, key), value), !locked && h("button", {
         type: "button", class: "quiet", "aria-label": `Take away the tag ${key}`,
         onclick: () => save({ tags: { [key]: "" } }),
       }, "×"));
     const added = h("input", {
-      "aria-label": "New tag", placeholder: "key=value", class: "notes-new",
+      "aria-label": "New tag", placeholder: "key=value", class: "notes-new", "data-focus": "tag",
       onkeydown: (event) => {
         if (event.key !== "Enter") return;
         const [key, ...rest] = added.value.split("=");
-        added.blur();
-        save({ tags: { [key.trim()]: rest.join("=").trim() || "yes" } });
+        save({ tags: { [key.trim()]: rest.join("=").trim() || "yes" } }, true);
       },
     });
     refill(card,
@@ -108,13 +115,43 @@
         onchange: (event) => save({ text: event.target.value }),
       }),
       h("ul", { class: "notes-tags" }, Object.entries(notes.tags).map(tag), !locked && h("li", {}, added)),
-      locked && tokenForm(() => draw(run)),
+      locked && tokenForm(() => draw(card, run, done)),
       result);
+  }
+
+  /* Begin to write a tag, with its value selected. */
+  function write(card, text) {
+    const field = card.querySelector(".notes-new");
+    field.value = text;
+    field.focus();
+    field.setSelectionRange(text.indexOf("=") + 1, text.length);
+  }
+
+  /* Open the notes of a run in the table beside a button of its row, at a field or at a tag to write. */
+  async function openNotes(button, run, { field, tag }, done) {
+    const card = h("div", { class: "notes" });
+    const back = document.activeElement;
+    const panel = h("div", {
+      class: "notes-panel", popover: "auto", role: "dialog", "aria-label": `Notes of ${run.name} ${run.detail}`,
+      /* What is being typed is a change once its field is left. */
+      onbeforetoggle: ({ newState }) => newState === "closed" && back.focus({ preventScroll: true }),
+      ontoggle: ({ newState }) => newState === "closed" && panel.remove(),
+    }, card);
+    const { left, top, bottom } = button.getBoundingClientRect();
+    if (top > window.innerHeight / 2) panel.style.bottom = `${window.innerHeight - top + 4}px`;
+    else panel.style.top = `${bottom + 4}px`;
+    document.body.append(panel);
+    panel.showPopover();
+    panel.style.left = `${Math.max(8, Math.min(left, window.innerWidth - panel.offsetWidth - 8))}px`;
+    await draw(card, run.run, done);
+    const first = card.querySelector(".notes-token input") || card.querySelector(field || ".notes-new");
+    if (tag && first && !first.closest(".notes-token")) write(card, tag);
+    else if (first) first.focus();
   }
 
   register({
     notes: (run) => {
-      if (run) draw(run);
+      if (run) draw(document.getElementById("notes"), run);
       return noUpdate();
     },
   });
@@ -165,5 +202,5 @@
     drawViews(panel);
   });
 
-  Object.assign(window.radt, { editRuns });
+  Object.assign(window.radt, { editRuns, openNotes });
 })();

@@ -63,7 +63,7 @@
     page.archive = button("Archive", archive);
     page.archive.title = "Leave the ticked runs out of all lists; the search archived:yes finds them";
     page.compare = h("a", { class: "runs-compare", onclick: compare });
-    page.grid = new window.radt.Grid({ tick, tickAll, star, toggle, ask, sort, setColumns, setNameWidth });
+    page.grid = new window.radt.Grid({ tick, tickAll, star, edit: editNotes, toggle, ask, sort, setColumns, setNameWidth });
     root.replaceChildren(
       h("div", { class: "runs-bar" },
         page.experiment.label, h("div", { class: "runs-field" }, page.search, help), page.chips,
@@ -205,6 +205,17 @@
 
   async function star(row) {
     if (await edit([row.run], { starred: !row.starred })) ask();
+  }
+
+  /* Open a run's notes at what its row has at a place: a tag, the description, or its name. */
+  function editNotes(row, button, place) {
+    const { key = "" } = page.answer.columns[place] || {};
+    const at = key.startsWith("tag.") ? { tag: `${key.slice(4)}=${row.cells[place]}` }
+      : { field: key === "description" ? "textarea" : ".notes-name" };
+    window.radt.openNotes(button, row, at, (problem) => {
+      showProblem(problem);
+      ask();
+    });
   }
 
   async function archive() {

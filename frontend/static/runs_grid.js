@@ -1,8 +1,8 @@
 /* The Runs page: a table of any length that contains only the rows in sight. Tick box and name stay
    at the left.
 
-   `actions` are the page's handlers: `tick(row)`, `tickAll()`, `star(row)`, `toggle(row)` a group, `ask()` for
-   rows, `sort(column, add)`, `setColumns([[key, width], …])`, `setNameWidth(px)`. */
+   `actions` are the page's handlers: `tick(row)`, `tickAll()`, `star(row)`, `edit(row, button, place of a
+   column)` its notes, `toggle(row)` a group, `ask()` for rows, `sort(column, add)`, `setColumns([[key, width], …])`, `setNameWidth(px)`. */
 "use strict";
 
 (function () {
@@ -131,6 +131,8 @@
       else if (event.key === "End") this.activate(this.total - 1);
       else if (event.key === " " && row) this.actions.tick(row);
       else if (event.key === "s" && row && row.run) this.actions.star(row);
+      else if (event.key === "F2" && row && row.run)
+        this.actions.edit(row, this.drawn.get(this.active).querySelector(".runs-edit"));
       else if (event.key === "ArrowRight" && isGroup && !row.open) this.actions.toggle(row);
       else if (event.key === "ArrowLeft" && isGroup && row.open) this.actions.toggle(row);
       else if (event.key === "ArrowRight") this.element.scrollLeft += 80;
@@ -288,6 +290,11 @@
     newRow(index) {
       const arrow = h("span", { class: "runs-arrow", "aria-hidden": "true" });
       const name = h("a", { class: "runs-link", tabindex: -1, "data-keep": "yes" });
+      const edit = h("button", {
+        type: "button", class: "runs-edit", tabindex: -1, "aria-label": "Edit name, notes and tags",
+        title: "Edit name, notes and tags (F2)",
+        onfocus: () => this.element.focus({ preventScroll: true }),
+      }, "✎");
       const element = h("div", {
         class: "runs-row", role: "row", id: `runs-row-${index}`, "aria-rowindex": index + 2,
         onclick: (event) => {
@@ -296,14 +303,22 @@
           this.active = index;
           if (element.firstChild.contains(event.target)) this.actions.tick(row);
           else if (event.target.matches(".runs-star")) this.actions.star(row);
+          else if (event.target.matches(".runs-edit")) this.actions.edit(row, event.target);
           else if (row.open !== undefined) this.actions.toggle(row);
           else this.paint();
+        },
+        ondblclick: (event) => {
+          const row = this.rows.get(index);
+          const cell = event.target.closest(".runs-cell");
+          const place = [...element.children].indexOf(cell) - 2;
+          if (row && row.run && !cell.matches(".runs-stay:first-child") && !event.target.closest("a, button, .runs-star"))
+            this.actions.edit(row, edit, place);
         },
       },
         h("span", { role: "gridcell", class: "runs-cell runs-stay" },
           h("span", { class: "runs-box", role: "checkbox" })),
         h("span", { role: "rowheader", class: "runs-cell runs-stay runs-name" }, arrow,
-          swatch("runs-swatch", "", ""), name, h("span", { class: "runs-detail" }), h("span", { class: "runs-star" })),
+          swatch("runs-swatch", "", ""), name, h("span", { class: "runs-detail" }), h("span", { class: "runs-star" }), edit),
         this.columns.map((column) =>
           h("span", { role: "gridcell", class: "runs-cell", "data-format": column.format })));
       element.style.transform = `translateY(${index * ROW_PX}px)`;
@@ -323,7 +338,7 @@
       setAttribute(element, "aria-expanded", isGroup ? String(row.open) : null);
       setAttribute(element, "aria-selected", String(row.tick === ON));
       setAttribute(box, "aria-label", row.title);
-      const [arrow, line, name, detail, star] = element.children[1].children;
+      const [arrow, line, name, detail, star, edit] = element.children[1].children;
       setText(arrow, isGroup ? "▸" : "");
       line.hidden = !row.swatch;
       if (row.swatch) {
@@ -335,6 +350,7 @@
       setText(detail, row.detail);
       setText(star, row.run ? (row.starred ? "★" : "☆") : "");
       setAttribute(star, "data-on", row.starred && "yes");
+      edit.hidden = !row.run;
       setAttribute(star, "title", row.starred ? "Take the star away" : "Give a star");
       this.columns.forEach((column, place) => {
         const cell = element.children[place + 2];

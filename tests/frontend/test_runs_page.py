@@ -11,8 +11,11 @@ from playwright.sync_api import expect
 
 import radt
 from radt.model import RunStatus
+from radt.store.notes import Notes, read_notes
+from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from tests.frontend.conftest import shown
+from tests.frontend.test_accessibility import findings
 
 PULSE = re.compile(r'"output":"..revision')
 HTML = "<img src=x onerror=alert(1)>"
@@ -200,6 +203,65 @@ def test_runs_get_stars_and_are_archived(demo, serve, watched):
     expect(row(watched, "solo")).to_have_count(0)
     page.locator("#runs-search").fill("archived:yes")
     expect(names(watched)).to_have_text(["solo"])
+    assert watched.errors == []
+
+
+def test_name_notes_and_tags_are_written_in_the_table(demo, serve, watched):
+    demo.quickstart()
+    page = watched.page
+    columns = "&col=name&col=description&col=tag.team"
+    open_page(watched, serve(), f"?o.runs.group=none{columns}")
+    grid = page.get_by_role("treegrid", name="Runs")
+    grid.focus()
+    active = rows(watched).first
+    run_id = demo.run_ids["mix a"]
+    page.keyboard.press("F2")
+    name = page.get_by_label("Name of the run")
+    expect(name).to_be_focused()
+    assert findings(page) == []
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("the baseline")
+    page.keyboard.press("Enter")
+    expect(page.locator(".notes-panel [role=status]")).to_have_text("Saved")
+    expect(active.locator(".runs-detail")).to_have_text("the baseline")
+    expect(cells(watched, "File").first).to_have_text("the baseline")
+    tag = page.get_by_label("New tag")
+    tag.fill("radt.team=x")
+    tag.press("Enter")
+    refused = page.locator(".notes-panel [role=status]")
+    expect(refused).to_contain_text("Expected a tag of your own, got 'radt.team'")
+    expect(tag).to_be_focused()
+    (refusal,) = watched.errors
+    assert "400" in refusal
+    watched.errors.clear()
+    tag.fill("team=vision")
+    tag.press("Enter")
+    expect(cells(watched, "team").first).to_have_text("vision")
+    page.keyboard.press("Escape")
+    expect(page.locator(".notes-panel")).to_have_count(0)
+    expect(grid).to_be_focused()
+    # A double click begins with what the cell has; what was typed stays when the panel closes.
+    cells(watched, "team").first.dblclick()
+    expect(tag).to_be_focused()
+    page.keyboard.type("speech")
+    page.keyboard.press("Enter")
+    expect(cells(watched, "team").first).to_have_text("speech")
+    page.keyboard.press("Escape")
+    cells(watched, "Description").first.dblclick()
+    expect(page.get_by_role("textbox", name="Notes", exact=True)).to_be_focused()
+    page.keyboard.type("diverges with a larger batch")
+    page.locator("#runs-count").click()
+    expect(page.locator(".notes-panel")).to_have_count(0)
+    expect(cells(watched, "Description").first).to_have_text("diverges with a larger batch")
+    with StoreReader(demo.store) as reader:
+        assert read_notes(reader, run_id) == Notes(
+            "the baseline", "diverges with a larger batch", {"team": "speech"}
+        )
+    page.locator("#runs-search").fill("description:diverges")
+    expect(page.locator("#runs-count")).to_have_text("1 of 6 runs")
+    row(watched, "mix a").hover()
+    row(watched, "mix a").get_by_role("button", name="Edit name, notes and tags").click()
+    expect(page.get_by_role("dialog", name="Notes of")).to_be_visible()
     assert watched.errors == []
 
 
