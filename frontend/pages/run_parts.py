@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from radt import units
 from radt.errors import StoreError
-from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.model import STATUS_WORDS, unit_scale
 from radt.frontend.data.run.facts import MAX_CURVES, Difference, Differences, MetricRow, curve
 from radt.frontend.data.run.subject import RunSubject, label_of, offered
 from radt.frontend.data.source import Source
@@ -24,7 +24,7 @@ from radt.frontend.pages.page import attributes, kept_link, subject_list
 from radt.frontend.pages.workload_parts import device_name, swatch
 from radt.frontend.pages.workload_tables import mlflow_page
 from radt.frontend.view import View
-from radt.model import RunStatus
+from radt.model import RunStatus, SeriesKind
 from radt.store.records import Float64Array
 
 #: The size of a metric's small curve.
@@ -142,8 +142,8 @@ def metrics_section(
         _metric_row(subject, row, _curve(source, row, ended=ended) if place < MAX_CURVES else None)
         for place, row in enumerate(shown)
     ]
-    names = ("metric", "unit", "last", "min", "max", "mean", "values", "")
-    numeric = range(2, 7)
+    names = ("metric", "unit", "last", "min", "max", "mean", "total", "values", "")
+    numeric = range(2, 8)
     table = html.Table(
         [
             html.Thead(
@@ -188,6 +188,7 @@ def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None
             ),
             html.Td(row.label, className="workload-dim"),
             *cells,
+            html.Td(_total(row), title=_exact(row.total)),
             html.Td(f"{row.count:,}", className="workload-dim"),
             html.Td(_small_curve(values)),
         ],
@@ -198,6 +199,16 @@ def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None
 def _number(row: MetricRow, value: float | None) -> str:
     scaled = row.scaled(value)
     return units.NO_VALUE if scaled is None else units.significant(scaled, 4)
+
+
+def _total(row: MetricRow) -> str:
+    """Return how much a counter grew, with its unit; nothing for other series."""
+    if row.series.kind is not SeriesKind.COUNTER:
+        return ""
+    if row.total is None:
+        return units.NO_VALUE
+    scale = unit_scale(row.series.unit, row.total)
+    return f"{units.significant(row.total * scale.factor, 4)} {scale.label}".rstrip()
 
 
 def _exact(value: float | None) -> str | None:

@@ -4,9 +4,11 @@
 (function () {
   const { compare, h, refill } = window.radt;
   const MOST = 8; /* runs side by side */
-  let known = ""; /* the runs that are shown */
+  const EVERY_MS = 3000; /* between two looks at what running runs log */
+  let shown = []; /* the runs side by side, with what they logged */
 
   const panel = () => document.getElementById("compare-media-panel");
+  const idsOf = (runs) => runs.map((run) => run.id).join();
 
   /* Runs that are not hidden, the first of the list. */
   function runsNow() {
@@ -15,31 +17,46 @@
       .filter((run) => !hidden.includes(run.key));
   }
 
-  async function show() {
+  function show() {
     const box = document.getElementById("compare-media");
     if (!box || !panel().open) return;
-    const { ask, begin, fill } = window.radt.media;
     const selected = runsNow();
     const runs = selected.slice(0, MOST);
-    const key = runs.map((run) => run.id).join();
-    if (key === known && box.childElementCount) return;
-    known = key;
-    begin(box);
-    box.textContent = "…";
+    if (idsOf(runs) === idsOf(shown) && box.childElementCount) return;
+    shown = runs.map(({ id, short, light, dark }) => ({ id, label: short, light, dark, digest: "", sequences: [] }));
+    window.radt.media.begin(box);
+    box.append(h("p", { class: "workload-dim" }, "…"));
+    follow(box, shown, selected.length > MOST && `The first ${MOST} of ${selected.length} runs.`);
+  }
+
+  /* Show what the runs logged; while one of them is running, again and again, and once after its end. */
+  async function follow(box, runs, note) {
+    for (let goesOn = true; goesOn;) {
+      const isLive = compare.facts.live;
+      if (panel().open && !document.hidden) goesOn = !(await read(box, runs, note)) || isLive;
+      if (goesOn) await new Promise((done) => setTimeout(done, EVERY_MS));
+      if (runs !== shown || !box.isConnected) return;
+    }
+  }
+
+  /* Returns whether all runs could be asked. */
+  async function read(box, runs, note) {
+    const { ask, fill } = window.radt.media;
     try {
-      const listings = await Promise.all(runs.map((run) => ask(run, "files", "")));
-      if (key !== known) return;
-      const names = fill(runs.map((run, place) => ({
-        id: run.id, label: run.short, light: run.light, dark: run.dark,
-        sequences: listings[place].sequences,
-      })));
-      if (!names) refill(box, h("p", { class: "workload-dim" }, "These runs logged no images, tables or texts."));
-      if (selected.length > MOST)
-        box.append(h("p", { class: "workload-dim" }, `The first ${MOST} of ${selected.length} runs.`));
+      const news = await Promise.all(runs.map((run) => ask(run, "files", `known=${run.digest}`)));
+      if (runs !== shown || !news.some(Boolean)) return true;
+      news.forEach((listing, place) => {
+        if (listing) Object.assign(runs[place], { digest: listing.digest, sequences: listing.sequences });
+      });
+      const count = fill(runs);
+      if (!count) refill(box, h("p", { class: "workload-dim" }, "These runs logged no images, tables or texts."));
+      if (note && box.lastElementChild.textContent !== note) box.append(h("p", { class: "workload-dim" }, note));
+      return true;
     } catch (error) {
-      if (key !== known) return;
-      known = "";
-      refill(box, h("p", { class: "workload-dim", role: "alert" }, error.message));
+      if (runs !== shown) return true;
+      if (runs.some((run) => run.digest)) console.warn(error.message); /* what is shown stays */
+      else refill(box, h("p", { class: "workload-dim", role: "alert" }, error.message));
+      return false;
     }
   }
 

@@ -135,8 +135,9 @@ class RunBase:
         Args:
             name: Its name, which may contain folders.
             image: An array or a tensor of the shape (height, width) or (height, width, 1, 3 or 4):
-                uint8, boolean, or float from 0 to 1; a matplotlib figure; a PIL image; or the path
-                of a PNG, JPEG, GIF, WebP or SVG file, which is copied. Arrays are stored as PNG.
+                uint8, boolean, or float from 0 to 1; a figure of matplotlib or plotly; a PIL image;
+                or the path of a PNG, JPEG, GIF, WebP or SVG file, which is copied. Arrays and
+                figures are stored as PNG.
             step: The step it belongs to.
 
         Raises:

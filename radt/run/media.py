@@ -73,6 +73,8 @@ def png_of(image: Any) -> bytes:
         buffer = io.BytesIO()
         image.savefig(buffer, format="png")
         return buffer.getvalue()
+    if hasattr(image, "to_image"):  # plotly, which draws with kaleido
+        return bytes(image.to_image("png"))
     if hasattr(image, "save") and hasattr(image, "mode"):  # PIL
         buffer = io.BytesIO()
         plain = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
@@ -80,8 +82,8 @@ def png_of(image: Any) -> bytes:
         return buffer.getvalue()
     if not hasattr(image, "shape"):
         raise TypeError(
-            f"an image must be an array, a tensor, a matplotlib figure, a PIL image or a path, "
-            f"not {type(image).__name__}"
+            "an image must be an array, a tensor, a figure of matplotlib or plotly, a PIL image or "
+            f"a path, not {type(image).__name__}"
         )
     return _png(_pixels(image))
 

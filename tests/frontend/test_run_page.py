@@ -25,7 +25,8 @@ from tests.frontend.workload_support import EVIL, Bench, Planted
 from tests.support.bench import bench_in
 
 TRAIN = """\
-import mlflow, numpy as np, pandas as pd, radt
+import mlflow, numpy as np, pandas as pd, plotly.graph_objects, radt
+from matplotlib.figure import Figure
 from PIL import Image
 image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 with radt.Run(params={"lr": 0.1}) as run:
@@ -38,6 +39,10 @@ with radt.Run(params={"lr": 0.1}) as run:
     mlflow.log_image(Image.fromarray(image), key="theirs/grad", step=3)
     mlflow.log_table({"q": ["a", "b"], "score": [0.5, 0.75]}, "eval/answers.json")
     mlflow.log_image(image, "final.png")
+    figure = Figure(figsize=(1, 1), dpi=40, facecolor="red")
+    mlflow.log_figure(figure, "plots/theirs.png")
+    run.log_image("ours", figure)
+    mlflow.log_figure(plotly.graph_objects.Figure(), "plots/plotly.html")
     print("the end")
 """
 
@@ -105,6 +110,12 @@ def pixels(page: Page, name: str, run: int = 0) -> list[object]:
     return np.asarray(Image.open(io.BytesIO(bytes(content)))).tolist()
 
 
+def in_bytes(text: str) -> float:
+    """The number of bytes, or of bytes a second, in a text."""
+    number, unit = text.removesuffix("/s").split()
+    return float(number) * 1000.0 ** ["B", "KB", "MB", "GB"].index(unit)
+
+
 def cells(table) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
 
@@ -124,11 +135,19 @@ def test_a_real_run_shows_what_its_script_logged(tmp_path, serve, watched):
         expect(fact(page, "command")).to_contain_text("train.py")
         loss = page.locator("tr[data-metric=loss] td")
         numbers = (values.iloc[-1], values.min(), values.max(), values.mean())
-        expect(loss).to_have_count(7)
+        expect(loss).to_have_count(8)
         texts = [units.significant(number, 4) for number in numbers]
-        assert loss.all_inner_texts()[1:6] == [*texts, str(len(values))]
+        assert loss.all_inner_texts()[1:7] == [*texts, "", str(len(values))]
+        written = radt.load(record.run_id, home=folder.home, metrics="process.io.written")
+        first, last = written.iloc[0], written.iloc[-1]
+        total = last["value"] - first["value"]
+        rate = total / (last["elapsed_s"] - first["elapsed_s"])
+        counter = page.locator("tr[data-metric='process.io.written'] td").all_inner_texts()
+        assert counter[1:4] == ["–"] * 3
+        assert in_bytes(f"{counter[4]} {counter[0]}") == pytest.approx(rate, rel=1e-3)
+        assert in_bytes(counter[5]) == pytest.approx(total, rel=1e-3)
         expect(page.locator("#run-log")).to_contain_text("the end")
-        expect(page.locator(".run-card")).to_have_count(6)
+        expect(page.locator(".run-card")).to_have_count(8)
 
         # The slider by keys: every name at the chosen step, or the last one until then.
         image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
@@ -146,6 +165,11 @@ def test_a_real_run_shows_what_its_script_logged(tmp_path, serve, watched):
         expect(card(page, "theirs/grad")).to_contain_text("step 3")
         assert pixels(page, "theirs/grad") == image.tolist()
         assert pixels(page, "final") == image.tolist()
+        for name in ("plots/theirs", "ours"):
+            figure = np.asarray(pixels(page, name))
+            assert figure.shape == (40, 40, 4)
+            assert (figure == [255, 0, 0, 255]).all()
+        expect(page.locator("#run-files")).to_contain_text("plots/plotly.html")
         expect(card(page, "story").locator("pre")).to_have_text("after 1")
         errors = card(page, "errors").locator("table")
         expect(errors.locator("tbody tr").first).to_contain_text("1")
@@ -249,6 +273,16 @@ def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_pa
     ]
     expect(card(page, "x")).to_contain_text("step 2")  # the end of the slider follows
     assert pixels(page, "x") == [[20] * 4] * 4
+    address = page.url
+    page.goto(address.replace("/run", f"/compare?s=planted:r{run.run_id[:12]}"))
+    page.locator("#compare-media-panel summary").click()
+    expect(card(page, "x")).to_contain_text("step 2")
+    write(run, "images/x/step-3.png", png(30))
+    expect(card(page, "x")).to_contain_text("step 3")
+    expect(card(page, "x").locator("img")).to_have_js_property("complete", value=True)
+    assert pixels(page, "x") == [[30] * 4] * 4
+    page.goto(address)
+    expect(page.locator("#run-log")).to_contain_text("second")
     with StoreReader(store_path) as reader:
         record = reader.run(run.run_id)
     bench.writer.put_run(

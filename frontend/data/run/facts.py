@@ -34,8 +34,9 @@ MAX_CURVES = 48
 class MetricRow:
     """A series of the run in numbers; None where no value is finite.
 
-    Of a counter only the mean is known: its growth over the time from its first to its last
-    reading, a second. ``unit`` is that of the numbers, ``label`` its name on the page.
+    Of a counter there are ``total``, its growth from its first to its last reading in the unit of
+    the series, and ``mean``, the same a second. ``unit`` is that of the other numbers, ``label``
+    its name on the page.
     """
 
     series: SeriesRecord
@@ -47,6 +48,7 @@ class MetricRow:
     minimum: float | None
     maximum: float | None
     mean: float | None
+    total: float | None = None
 
     @property
     def label(self) -> str:
@@ -94,11 +96,13 @@ def _row(record: SummaryRecord) -> MetricRow:
         return MetricRow(series, name, explanation, unit, record.count, *extremes)
     rate = rate_unit(series.unit)
     seconds = (record.last_ns - record.first_ns) / _NS_PER_S
-    mean = None
+    total = mean = None
     if record.first is not None and record.last is not None and seconds > 0:
         growth = record.last - record.first
-        mean = growth / seconds * rate.factor if growth >= 0 else None  # it was reset
-    return MetricRow(series, name, explanation, rate.unit, record.count, None, None, None, mean)
+        if growth >= 0:  # else it was reset
+            total, mean = growth, growth / seconds * rate.factor
+    nothing = (None, None, None)
+    return MetricRow(series, name, explanation, rate.unit, record.count, *nothing, mean, total)
 
 
 def curve(source: Source, row: MetricRow, *, ended: bool) -> Float64Array:
