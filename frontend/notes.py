@@ -16,6 +16,7 @@ from dash.development.base_component import Component
 from flask import Response, current_app, jsonify, redirect, request
 from werkzeug.wrappers import Response as BaseResponse
 
+from radt.delivery.notes import send_notes
 from radt.errors import RadtError, RunNotFoundError, UsageError
 from radt.frontend.auth import WRITE_TOKEN_VARIABLE, Guard
 from radt.frontend.data.source import Source
@@ -60,9 +61,10 @@ def install(app: Dash, source: Source) -> None:
         runs = asked.pop("runs", None)
         if not isinstance(runs, list) or not 0 < len(runs) <= _MAX_RUNS:
             raise UsageError(f"Expected 1 to {_MAX_RUNS} runs in a request")
-        edit = _edit(asked)
+        run_ids, edit = list(map(str, runs)), _edit(asked)
         with StoreWriter(source.address) as writer:
-            edit_notes(writer, list(map(str, runs)), edit)
+            edit_notes(writer, run_ids, edit)
+        send_notes(source.address, map(source.reader.run, run_ids), edit)
         return jsonify({})
 
     def show_views() -> Response:

@@ -1,8 +1,8 @@
 """Artifacts that only MLflow has: of runs of other machines, in S3 or at its server.
 
-A store may name any address, and MLflow's credentials go to it. So only the server or database that
-this dashboard's own settings name is asked, never one that only the store names. Files that are
-looked at are copied into a temporary folder, as long as the dashboard runs.
+Only the server or database that this dashboard's own settings name is asked, never one that only
+the store names (`MlflowLocation.of`). Files that are looked at are copied into a temporary folder,
+as long as the dashboard runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import BinaryIO
 
 from radt import units
 from radt.delivery.archive.locations import MlflowLocation
-from radt.errors import ArchiveError, RunNotFoundError, UsageError
-from radt.home import Home
+from radt.errors import ArchiveError, RunNotFoundError
 from radt.store.records import RunRecord
 
 #: A listing is asked for again after this time.
@@ -54,13 +53,7 @@ class RemoteFiles:
 
     def is_there(self, record: RunRecord) -> bool:
         """Return whether MLflow may be asked for the run's artifacts."""
-        if not record.mlflow_run_id or not record.tracking_uri:
-            return False
-        try:
-            own = Home.resolve().tracking_uri()
-        except UsageError:
-            return False
-        return record.tracking_uri.rstrip("/") == own.rstrip("/")
+        return MlflowLocation.of(record) is not None
 
     def sizes(self, record: RunRecord) -> Mapping[str, int]:
         """Return the sizes in bytes of a run's artifacts; nothing if MLflow may not be asked.
@@ -68,14 +61,15 @@ class RemoteFiles:
         Raises:
             ArchiveError: MLflow cannot be asked, or the run is gone there.
         """
-        if not self.is_there(record):
+        location = MlflowLocation.of(record)
+        if location is None:
             return {}
         with self._lock:
             run = self._runs.setdefault(record.run_id, _Run())
         with run.lock:
             if not run.listed_at or time.monotonic() - run.listed_at > _LISTED_S:
                 try:
-                    run.sizes, run.problem = _location(record).files(_MAX_FILES), None
+                    run.sizes, run.problem = location.files(_MAX_FILES), None
                 except ArchiveError as error:
                     run.problem = error
                 run.listed_at = time.monotonic()
@@ -90,8 +84,9 @@ class RemoteFiles:
             RunNotFoundError: MLflow does not have the file, or it is too large to be copied.
             ArchiveError: MLflow cannot be asked.
         """
+        location = MlflowLocation.of(record)
         size = self.sizes(record).get(path)  # no other path is ever asked for
-        if size is None:
+        if location is None or size is None:
             raise RunNotFoundError(f"MLflow has no file {path[:200]!r} of the run")
         if size > _MAX_BYTES:
             raise RunNotFoundError(
@@ -104,7 +99,7 @@ class RemoteFiles:
             if known is not None:
                 return known.open("rb")
             target = self._place()
-            _location(record).fetch(path, target)
+            location.fetch(path, target)
             file = target.open("rb")
         with self._lock:
             self._fetched[key] = target
@@ -133,7 +128,3 @@ class RemoteFiles:
             with suppress(OSError):
                 total -= oldest.stat().st_size
                 oldest.unlink()  # who has it open reads on
-
-
-def _location(record: RunRecord) -> MlflowLocation:
-    return MlflowLocation(record.tracking_uri, record.mlflow_run_id or "", "")

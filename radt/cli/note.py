@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from radt.cli.options import reading_options
+from radt.delivery.notes import send_notes
 from radt.errors import UsageError
 from radt.model import SHORT_ID_CHARS
 from radt.store.locate import Places, Readers
@@ -49,6 +50,7 @@ def command(
             for reader, record in found:
                 with StoreWriter(reader.address) as writer:
                     edit_notes(writer, [record.run_id], edit)
+                send_notes(reader.address, [record], edit)
         for reader, record in found:
             _show(record.run_id, read_notes(reader, record.run_id))
 

@@ -100,7 +100,9 @@ def read_notes(reader: StoreReader, run_id: str) -> Notes:
 
 
 def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:
-    """Change the notes of all these runs, or of none; MLflow gets them with the next delivery.
+    """Change the notes of all these runs, or of none.
+
+    Runs of an embedded store are delivered again.
 
     Raises:
         RunNotFoundError: A run does not exist.
@@ -109,5 +111,5 @@ def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:
         for run_id in run_ids:
             writer.update_run(run_id, **({} if edit.name is None else {"name": edit.name.strip()}))
             writer.put_tags(run_id, edit.stored)
-            if writer.address.path is not None:  # copies in Postgres are not delivered from there
+            if writer.address.path is not None:  # of Postgres: `radt.delivery.notes`
                 writer.deliver_again(run_id)

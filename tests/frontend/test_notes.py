@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 from playwright.sync_api import expect
 from werkzeug.test import TestResponse
 
@@ -16,6 +21,7 @@ from radt.store.notes import Notes, read_notes
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import Demo, Watched
 from tests.frontend.test_accessibility import findings
+from tests.support.bench import mlflow_database
 
 TOKEN = "a token for writing"
 JSON = "application/json"
@@ -145,3 +151,37 @@ def test_a_saved_view_opens_what_it_was_saved_from(
     expect(page.get_by_text("No saved views yet")).to_be_visible()
     assert StoreReader(demo.store).saved_views() == []
     assert watched.errors == []
+
+
+def test_a_team_store_changes_mlflow_itself(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(mlflow_database(), tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    mlflow = MlflowClient(uri)
+    mlflow_id = mlflow.create_run("0").info.run_id
+    demo = Demo(database).quickstart()
+    run_id = demo.run_ids["solo a"]
+    with StoreReader(database) as reader:
+        record = replace(reader.run(run_id), tracking_uri=uri, mlflow_run_id=mlflow_id)
+    with demo.writer:
+        demo.writer.put_run(record)
+    with closing(Source(database)) as source:
+        client = create_app(source, Access(write_token=TOKEN)).server.test_client()
+
+        def post(**edit: object) -> TestResponse:
+            headers = {"Host": "127.0.0.1", "X-Radt-Write-Token": TOKEN}
+            return client.post("/notes", json={"runs": [run_id], **edit}, headers=headers)
+
+        monkeypatch.setenv("RADT_TRACKING_URI", "https://ours.example")
+        assert post(text="not told").status_code == 200
+        monkeypatch.setenv("RADT_TRACKING_URI", uri)
+        assert post(name="baseline", tags={"a?": "b"}).status_code == 200
+        there = mlflow.get_run(mlflow_id)
+        assert there.info.run_name == "baseline"
+        assert there.data.tags == {"mlflow.runName": "baseline", "a_": "b"}
+        mlflow.delete_run(mlflow_id)
+        refused = post(text="of use")
+        assert refused.status_code == 503
+        assert refused.get_json()["cause"].startswith("Saved, but not in MLflow: ")
+        assert read_notes(source.reader, run_id).text == "of use"

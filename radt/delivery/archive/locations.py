@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE
 from radt.delivery.s3 import S3Error, S3Folder
-from radt.errors import ArchiveError
+from radt.errors import ArchiveError, UsageError
+from radt.home import Home
 from radt.masking import masked
+from radt.store.records import RunRecord
 from radt.tags import RUN_ID
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -128,6 +130,22 @@ class MlflowLocation:
     def __str__(self) -> str:
         return f"runs:/{self.run_id}/{self.path}".rstrip("/")
 
+    @classmethod
+    def of(cls, record: RunRecord) -> Self | None:
+        """Return the place of a run in MLflow; None unless the settings name the same MLflow.
+
+        A store may name any address, and MLflow's credentials go to it.
+        """
+        if not record.mlflow_run_id or not record.tracking_uri:
+            return None
+        try:
+            own = Home.resolve().tracking_uri()
+        except UsageError:
+            return None
+        if record.tracking_uri.rstrip("/") != own.rstrip("/"):
+            return None
+        return cls(record.tracking_uri, record.mlflow_run_id, "")
+
     def local(self, path: str) -> Path | None:  # noqa: ARG002 - nothing is
         return None
 
@@ -170,6 +188,24 @@ class MlflowLocation:
                     else:
                         sizes[entry.path] = entry.file_size or 0
         return sizes
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run.
+
+        Raises:
+            FileMissingError: MLflow does not have the run.
+            ArchiveError: The server cannot be asked.
+        """
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # somebody waits
+        from mlflow.entities import RunTag
+        from mlflow.tracking import MlflowClient
+
+        from radt.delivery.mlflow.limits import clean_text, unique_keys
+
+        keys = unique_keys(tags)
+        new = [RunTag(keys[name], clean_text(text)) for name, text in tags.items()]
+        with _mlflow(str(self)):
+            MlflowClient(self.tracking_uri).log_batch(self.run_id, tags=new)
 
     def below(self, folder: str) -> MlflowLocation:
         return MlflowLocation(self.tracking_uri, self.run_id, f"{self.path}/{folder}".strip("/"))
