@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
+from radt.store.records import SavedView
+from radt.store.writer import StoreWriter
 from tests.support.bench import Bench, stop_collectors, wait_until
 from tests.support.disk import SmallDisk
 
@@ -201,3 +204,17 @@ def test_what_is_recorded_is_for_its_user_alone(bench: Bench) -> None:
         private += [bench.home / "logs", bench.home / "runs", spool, spool / "output.log"]
         assert len(private) >= 6
         assert [file.name for file in private if file.stat().st_mode & 0o077] == []
+
+
+def test_a_store_opened_on_a_read_only_disk_is_written_once_the_disk_can_be(
+    small_disk: SmallDisk,
+) -> None:
+    path = small_disk.path / "radt.db"
+    view = SavedView("best", "/?q=accuracy", 1)
+    with closing(StoreWriter(path)), small_disk.read_only():
+        writer = StoreWriter(path)
+        with pytest.raises(StoreError, match="does not allow writing"):
+            writer.save_view(view)
+    with closing(writer), closing(StoreReader(path)) as reader:
+        writer.save_view(view)
+        assert reader.saved_views() == [view]
