@@ -208,15 +208,15 @@
   /* Make one line of a chart, and its entry in the list, stand out. */
   let lit = [];
   function light(card, key) {
-    for (const [element, property] of lit) element.style.removeProperty(property);
+    for (const [path, width] of lit) path.style.strokeWidth = width;
     for (const one of document.querySelectorAll(".pick[data-lit]")) delete one.dataset.lit;
     lit = [];
     if (!key) return;
     for (const trace of card.graph._fullData || [])
       if (isLine(trace) && trace.meta.key === key)
         for (const path of card.graph.querySelectorAll(`.trace${trace.uid} .js-line`)) {
-          path.style.setProperty("stroke-width", "2.8px");
-          lit.push([path, "stroke-width"]);
+          lit.push([path, path.style.strokeWidth]);
+          path.style.strokeWidth = "2.8px";
         }
     const line = card.meta.lines.find((one) => one.key === key) || { members: [] };
     for (const stem of [...key.split(/[/@]/, 1), ...line.members])

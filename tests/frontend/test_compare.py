@@ -192,6 +192,10 @@ def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     watched.page.mouse.move(5, 5)
     expect(cursor).to_be_hidden()
     expect(tip).to_be_hidden()
+    widths = chart(watched, "loss").evaluate(
+        "g => [...g.querySelectorAll('.js-line')].map((line) => line.style.strokeWidth)"
+    )
+    assert set(widths) == {"1.4px"}
     assert [url for url in asked if "figure" in url] == []
 
 
