@@ -165,6 +165,7 @@ class _Chart:
         self.axis = axis_for(source, selection, spec.x_of(board))
         others = series_of(source, run_ids).get(spec.over)
         self.over = OtherMetric(source, self.runs, others) if others else None
+        self.placed: dict[str, Cells] = {}  # lines over another metric, which no window changes
         if self.axis.follows_lines:
             cells = [self.read(feed, None) for feed in self.feeds]
             whole = whole_of(cells) if self.axis.by_step else whole_of(cells, shortest=0.0)
@@ -233,10 +234,12 @@ class _Chart:
         )
 
     def read(self, feed: Feed, window: Window | None) -> Cells:
-        cells = read(self.source, feed, self.axis, self.gaps, window)
         if self.axis.kind is not XAxis.METRIC:
-            return cells
-        return self.over.place(feed, cells) if self.over else NO_CELLS
+            return read(self.source, feed, self.axis, self.gaps, window)
+        if feed.key not in self.placed:
+            cells = read(self.source, feed, self.axis, self.gaps, None)
+            self.placed[feed.key] = self.over.place(feed, cells) if self.over else NO_CELLS
+        return self.placed[feed.key]
 
     def run_line(self, feed: Feed) -> Line | None:
         if feed.key in self.spec.hidden:

@@ -140,7 +140,9 @@
     cursor.dataset.time = frame.dataset.offset
       ? timeOfDay(seconds + Number(frame.dataset.offset), digits)
       : clock(seconds, digits);
-    if (plot.layout.hovermode) followBar(plot, pointer);
+    const { hovermode, meta } = plot.layout;
+    if (!meta) tip.hide(); // nothing is drawn yet
+    else if (hovermode) followBar(plot, pointer);
     else showValues(plot, pointer, seconds, cursor.dataset.time);
   });
 
