@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 from radt.clock import Clock
 from radt.cluster.link import Link, Message
-from radt.cluster.node import NodeStop
+from radt.cluster.node import NOTICED, NodeStop
 from radt.cluster.spool import Attempt, put
 from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team
 from radt.errors import ClusterError
@@ -237,7 +237,9 @@ class FirstNode(Team):
                 case Kind.RELEASED:
                     round_.stamps_ns[number] = message["stamps_ns"]
                 case Kind.ENDED if round_ is self._round:
-                    reason = f"{message['reason']} (on {self._names[number]})".lstrip()
+                    reason = str(message["reason"])
+                    if reason not in NOTICED:  # by which the engine has told all nodes
+                        reason = f"{reason} (on {self._names[number]})".lstrip()
                     if round_.fail(message["letter"], RunEnd(RunStatus(message["status"]), reason)):
                         self._say_ends(round_.failed)
                 case Kind.OVER:

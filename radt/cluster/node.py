@@ -54,6 +54,8 @@ NOTICES: Mapping[int, Notice] = {
     signal.SIGTERM: Notice(PREEMPTED, 22.0),
     signal.SIGINT: Notice(STOPPED, 22.0),
 }
+#: Why runs were killed that were told so.
+NOTICED = frozenset(notice.reason for notice in NOTICES.values())
 
 
 class NodeStop(StopRequest):

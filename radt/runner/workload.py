@@ -35,6 +35,8 @@ READY_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 30.0
 #: A sleep ends so much too late: the rest of the time until nodes let go is waited without one.
 _SPIN_NS = 500_000
+#: Who ends a whole job tells its processes one by one, and the runner so long after the first.
+_TOLD_S = 1.0
 
 T = TypeVar("T")
 
@@ -127,7 +129,10 @@ def _guarded(
     except (LaunchError, OSError) as error:  # the latter: too many open files
         if row.process is not None:
             row.process.signal(signal.SIGKILL)
-        workload.end(row, RunEnd(RunStatus.FAILED, str(error)))
+        ending = RunEnd(RunStatus.FAILED, str(error))
+        if workload.stop.wait(_TOLD_S if row.process is not None else 0.0):
+            ending = RunEnd(RunStatus.KILLED, workload.stop.reason)
+        workload.end(row, ending)
         return None
 
 

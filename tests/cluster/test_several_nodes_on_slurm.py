@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,12 +96,15 @@ class Study:
     def log(self) -> Path:
         return self.folder / "follower.log"
 
-    def start(self, row: str = "") -> subprocess.Popen[bytes]:
-        if row:
-            (self.folder / "study.csv").write_text(_HEADER + row)
+    def start(self, rows: str = "", *options: str) -> subprocess.Popen[bytes]:
+        if rows:
+            (self.folder / "study.csv").write_text(_HEADER + rows)
         head = self.slurm.entrance("head")
         follower = subprocess.Popen(
-            [*head, sys.executable, "-m", "radt", f"{self.folder}/study.csv", "--on", "slurm"],
+            [
+                *(*head, sys.executable, "-m", "radt", f"{self.folder}/study.csv"),
+                *("--on", "slurm", *options),
+            ],
             env={
                 **{n: v for n, v in os.environ.items() if not n.startswith("RADT_")},
                 **self.slurm.environ,
@@ -129,7 +133,10 @@ class Study:
 
     def ended(self, follower: subprocess.Popen[bytes], code: int) -> None:
         """Wait for the end of a start, whose exit code is to be this."""
-        assert follower.wait(TIMEOUT_S) == code, self.log.read_text()
+        with suppress(subprocess.TimeoutExpired):
+            follower.wait(TIMEOUT_S)
+        queue = self.slurm.ask("squeue").stdout
+        assert follower.poll() == code, f"{self.log.read_text()}\n{self.statuses()}\n{queue}"
 
     @property
     def store(self) -> Path:
@@ -139,9 +146,13 @@ class Study:
     def reader(self) -> StoreReader:
         return StoreReader(self.store)
 
+    def statuses(self) -> list[str]:
+        table = ExperimentFile.read(self.folder / "study.csv").table
+        return [row.cells[0].value for row in table.rows]
+
     def status(self) -> str:
-        (row,) = ExperimentFile.read(self.folder / "study.csv").table.rows
-        return str(row.cells[0].value)
+        (status,) = self.statuses()
+        return status
 
     def said(self) -> Mapping[str, Mapping[str, list[int]]]:
         """Of each run, by rank: when its marker was set, by a clock that all share."""
@@ -165,6 +176,18 @@ class Study:
 
     def trains(self, runs: int = 1) -> bool:
         return [len(parts) for parts in self.said().values()].count(2) >= runs
+
+    def next_run(self, follower: subprocess.Popen[bytes], before: Collection[str]) -> str:
+        """Wait for another run than these, in which both nodes train; return its id."""
+        found: set[str] = set()
+
+        def is_there() -> bool:
+            found.update(run_id for run_id, parts in self.said().items() if len(parts) == 2)
+            return found > set(before) or self.ends(follower)
+
+        wait_until(is_there, "both parts of the next run")
+        (run_id,) = found - set(before)
+        return run_id
 
 
 @pytest.fixture
@@ -218,29 +241,59 @@ def test_torchrun_on_clocks_that_are_1000_s_apart(study: Study) -> None:
     assert first[0] - other[1] <= part.error_ns
 
 
-def test_cancelled_and_then_a_node_lost(study: Study) -> None:
-    follower = study.start(_PLAIN)
-    wait_until(lambda: study.trains() or study.ends(follower), "both parts")
-    study.slurm.run("scancel", f"--user={os.getuid()}")
+def test_a_bundle_with_repeats_is_ended_in_every_way_and_goes_on(study: Study) -> None:
+    slurm = study.slurm
+    job_ids = ("squeue", "--noheader", "--format=%A")
+    with (study.folder / "radt.toml").open("a") as toml:
+        toml.write('bundle = "2h"\npartition = "scavenge"\n')
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "GraceTime=120")
+    follower = study.start(_PLAIN * 2, "--repeat", "2")
+    runs = [study.next_run(follower, ())]
+    # Preempted: submitted again.
+    preempting = slurm.run(
+        *("sbatch", "--parsable", "--partition=main", "--nodes=2", "--exclusive"),
+        *("--output=/dev/null", "--wrap=sleep 1000"),
+    ).strip()
+    wait_until(
+        lambda: all(text.startswith("QUEUED 1/2") for text in study.statuses()),
+        "another place in the queue",
+    )
+    slurm.run("scancel", preempting)
+    runs.append(study.next_run(follower, runs))
+    # The time limit, for which Slurm looks twice a minute.
+    (job,) = slurm.run(*job_ids).split()
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
     study.ended(follower, 1)
-    assert study.status().startswith("KILLED")
-    study.slurm.wait_idle()
+    assert study.statuses() == ["KILLED 1/2: the job's time limit"] * 2
+    slurm.wait_idle()
     study.wait_gone()
-    follower = study.start()
-    wait_until(lambda: study.trains(2) or study.ends(follower), "both parts of the next start")
-    study.slurm.kill_node("node2")
-    study.slurm.declare_down("node2")
-    wait_until(lambda: study.status().startswith(("KILLED", "QUEUED")), "the end of the run")
+    # Cancelled.
+    follower = study.start("", "--repeat", "2")
+    runs.append(study.next_run(follower, runs))
+    slurm.run("scancel", f"--user={os.getuid()}")
+    study.ended(follower, 1)
+    assert all(text.endswith("the job was cancelled") for text in study.statuses())
+    slurm.wait_idle()
+    # A node is lost: Slurm starts the job again, two minutes later by itself.
+    follower = study.start("", "--repeat", "2")
+    runs.append(study.next_run(follower, runs))
+    slurm.kill_node("node2")
+    slurm.declare_down("node2")
+    (job,) = slurm.run(*job_ids).split()
+    wait_until(
+        lambda: all(text.startswith("QUEUED") for text in study.statuses()), "the end of the run"
+    )
     (study.folder / "go").touch()
-    study.slurm.start_node("node2")
-    if study.status().startswith("QUEUED"):  # Slurm starts it again, two minutes later by itself
-        study.slurm.start_now(study.status().split()[1])
-    else:
-        study.ended(follower, 1)
-        study.slurm.wait_idle()
-        follower = study.start()
+    slurm.start_node("node2")
+    slurm.wait_idle()
+    slurm.start_now(job)
     study.ended(follower, 0)
-    assert study.status() == "FINISHED"
+    assert study.statuses() == ["FINISHED 2/2"] * 2
     with study.reader as reader:
-        assert [run.status for run in reader.runs()].count(RunStatus.FINISHED) == 1
+        found = {run.run_id: run for run in reader.runs()}
+        tags = reader.tags_of(list(found))
+    finished = [run for run in found.values() if run.status is RunStatus.FINISHED]
+    assert sorted(run.workload for run in finished) == ["1", "1", "2", "2"]
+    assert {found[run_id].status for run_id in runs} == {RunStatus.KILLED}
+    assert all(CLUSTER_PARTS in tags[run.run_id] for run in finished)
     study.wait_gone()
