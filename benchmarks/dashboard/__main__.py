@@ -17,7 +17,16 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.dashboard import browser, charts, listing, mlflow_ui, stores, weight
+from benchmarks.dashboard import (
+    browser,
+    charts,
+    listing,
+    mlflow_runs,
+    mlflow_ui,
+    stores,
+    tables,
+    weight,
+)
 from benchmarks.dashboard.stores import FULL, QUICK, Size
 from benchmarks.parts import run_parts
 from benchmarks.results import Findings
@@ -26,15 +35,19 @@ HEADING = "## Dashboard"
 
 STORES: dict[str, Callable[[Path, Size], Path]] = {
     "many": stores.many,
+    "vast": stores.vast,
     "wide": stores.wide,
     "long": stores.long,
     "live": stores.live,
     "mlflow": mlflow_ui.database,
+    "mlflow_runs": mlflow_runs.database,
 }
 #: The parts of the benchmark, and the stores that they need.
 PARTS: dict[str, tuple[Callable[[Path, Size], Findings], tuple[str, ...]]] = {
     "charts": (charts.measure, ("wide", "long", "live")),
     "listing": (listing.measure, ("many",)),
+    "tables": (tables.measure, ("many", "vast")),
+    "mlflow-runs": (mlflow_runs.measure, ("many", "mlflow_runs")),
     "browser": (browser.measure, ("many", "wide", "long")),
     "weight": (weight.measure, ("wide",)),
     "mlflow": (mlflow_ui.measure, ("mlflow",)),

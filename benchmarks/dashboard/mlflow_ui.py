@@ -25,6 +25,7 @@ from playwright.sync_api import Browser, Page
 
 from benchmarks.dashboard.stores import SPIKE, START_NS, Size
 from benchmarks.dashboard.visiting import (
+    Served,
     chromium,
     has_chromium,
     median_and_worst,
@@ -109,8 +110,9 @@ def measure(folder: Path, size: Size) -> Findings:
     ):
         title = f"{runs} run{'s' * (runs > 1)} × {count:,} points"
         # One server each: a server that still computes an earlier answer would delay the next one.
-        with _served(file) as url, chromium() as browser:
-            table.rows.append((title, *_row(browser, f"{url}/#/experiments/{numbers[name]}/runs")))
+        with served_mlflow(file) as server, chromium() as browser:
+            address = f"{server.url}/#/experiments/{numbers[name]}/runs"
+            table.rows.append((title, *_row(browser, address)))
     found.tables.append(table)
     return found
 
@@ -150,7 +152,8 @@ def _opened_s(page: Page, address: str) -> float | None:
 
 
 @contextmanager
-def _served(file: Path) -> Iterator[str]:
+def served_mlflow(file: Path) -> Iterator[Served]:
+    """Run MLflow's server over a database, in its own process."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
@@ -169,7 +172,7 @@ def _served(file: Path) -> Iterator[str]:
     ):
         try:
             _wait_for(url)
-            yield url
+            yield Served(url, process.pid)
         finally:
             os.killpg(process.pid, 9)  # it may keep computing an abandoned answer for minutes
 

@@ -1,8 +1,10 @@
-"""Generated stores: many runs, wide runs, one very long series with one spike."""
+"""Generated stores: many runs, very many, wide runs, one very long series with one spike."""
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ LONG_METRIC = "process.power"
 EXPERIMENT = "bench"
 _PAGE_POINTS = 1_000_000
 _WORKLOADS_A_TIME = 250
+#: By how many digits the ids of each doubling of a store are turned.
+_TURNS = (16, 8, 4)
 _METRICS = (
     *("loss", "accuracy", "process.cpu.utilization"),
     *("process.memory.rss", "gpu.power", "gpu.utilization"),
@@ -42,6 +46,7 @@ class Size:
     """Sizes of the stores."""
 
     runs: int = 10_000
+    vast_runs: int = 100_000
     wide_runs: int = 20
     wide_series: int = 40
     points: int = 100_000
@@ -54,7 +59,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(1_000, 20, 4, 100_000, 2_000_000)
+QUICK = Size(1_000, 8_000, 20, 4, 100_000, 2_000_000)
 
 
 def many(path: Path, size: Size) -> Path:
@@ -69,6 +74,31 @@ def many(path: Path, size: Size) -> Path:
                 for place in range(first, min(first + _WORKLOADS_A_TIME, size.runs // 4)):
                     for run_id, origin_ns in _workload(writer, place, "abcd", 100.0):
                         _few_samples(writer, rng, run_id, origin_ns)
+    return path
+
+
+def vast(path: Path, size: Size) -> Path:
+    """Create ``size.vast_runs`` runs: an eighth as `many` does, and these again in SQL.
+
+    The copies have workloads and ids of their own; their times, params and samples are the same.
+    """
+    many(path, replace(size, runs=size.vast_runs // 2 ** len(_TURNS)))
+    with closing(sqlite3.connect(path, isolation_level=None)) as store:
+        store.execute("PRAGMA synchronous = OFF")
+        for turn in _TURNS:
+            (labels,) = store.execute("SELECT COUNT(*) FROM workload").fetchone()
+            turned = f"substr({{0}}, {turn + 1}) || substr({{0}}, 1, {turn})"
+            label = f"CAST({{0}} + {labels} AS TEXT)"
+            changes = dict.fromkeys(("run_id", "workload_id"), turned)
+            changes |= dict.fromkeys(("label", "workload"), label)
+            store.execute("BEGIN")
+            for table in ("workload", "run", "param", "series", "marker", "chunk"):
+                columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
+                values = ", ".join(changes.get(name, "{0}").format(name) for name in columns)
+                store.execute(
+                    f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {table}"
+                )
+            store.execute("COMMIT")
     return path
 
 

@@ -20,10 +20,10 @@ _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT = 1440, 900
 # The frame that shows an element has been drawn when the next one begins.
 _PAINTED = "await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));"
 
-# Starts with the browser's own time of the click or end of a drag, not that of the request.
+# Starts with the browser's own time of the click, key or end of a drag, not that of the request.
 _WATCH = """() => {
     window.benchBegan = undefined;
-    for (const kind of ["pointerup", "mouseup", "click"])
+    for (const kind of ["pointerup", "mouseup", "click", "input", "keydown"])
         window.addEventListener(kind, (event) => {
             if (window.benchBegan === undefined) window.benchBegan = event.timeStamp;
         }, { capture: true, once: true });
@@ -42,11 +42,21 @@ class Served:
         """Return the memory of the server and its children now (VmRSS)."""
         return sum(_resident_bytes(pid) for pid in _family(self.pid))
 
+    @property
+    def cpu_s(self) -> float:
+        """Return the CPU time that the server and its children have taken."""
+        return sum(_cpu_s(pid) for pid in _family(self.pid))
+
 
 def _resident_bytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _family(pid: int) -> list[int]:
@@ -122,7 +132,7 @@ def opened_s(page: Page, url: str) -> float:
 
 
 def watch(page: Page) -> None:
-    """Start the stopwatch at the next click or end of a drag."""
+    """Start the stopwatch at the next click, key or end of a drag."""
     page.evaluate(_WATCH)
 
 
