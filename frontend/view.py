@@ -41,7 +41,7 @@ FORMAT = "radt-view"
 VERSION = 1
 #: The limit on the length of an address; a file may have four times as much.
 MAX_QUERY = 60_000
-_MAX_TEXT = 500
+_MAX_TEXT = 2_000
 _MAX_OPTIONS = 40
 
 # Names in addresses are short: links are pasted into messages.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
+from radt.analysis.quantities import Quantity
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -20,6 +21,7 @@ from radt.frontend.data.catalog import (
 )
 from radt.frontend.data.metric_columns import metric_columns, metric_names
 from radt.frontend.data.model import STATUS_WORDS
+from radt.frontend.data.run_facts import time_per_epoch_s
 from radt.frontend.data.source import Source
 from radt.frontend.search.query import (
     COMPARE,
@@ -67,6 +69,8 @@ ALIASES: Mapping[str, str] = {
     "machine": "host",
     "state": "status",
 }
+#: The seconds an epoch of a run takes.
+TIME_PER_EPOCH = Quantity.TIME_PER_EPOCH.value
 #: Tags that radt and MLflow set. They match by name only, not by words.
 OWN_TAGS = ("radt.", "mlflow.")
 #: How long the result of a search by age or duration is kept.
@@ -242,21 +246,24 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
 def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]:
     """Return what the query's terms on metrics compare, by key.
 
-    A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value unless it is a parameter or tag.
+    A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value unless it is a parameter or tag;
+    or `TIME_PER_EPOCH`.
 
     Raises:
         StoreError: The store cannot be read.
     """
     known = {name.metric.casefold(): name.metric for name in metric_names(source)}
     meant: dict[str, tuple[str, Statistic]] = {}
-    for key in {ALIASES.get(term.key, term.key) for term in query.terms} - {*TEXTS, *TIMES}:
+    keys = {ALIASES.get(term.key, term.key) for term in query.terms} - {*TEXTS, *TIMES}
+    for key in keys - {TIME_PER_EPOCH}:
         metric, _, statistic = key.rpartition(".")
         if metric in known and statistic in list(Statistic):
             meant[key] = known[metric], Statistic(statistic)
         elif key in known and key not in texts.keys:
             meant[key] = known[key], Statistic.LAST
     columns = metric_columns(source, [metric for metric, _ in meant.values()])
-    return {
+    times = {TIME_PER_EPOCH: time_per_epoch_s(source)} if TIME_PER_EPOCH in keys else {}
+    return times | {
         key: dict(
             zip(columns[metric].run_ids, columns[metric].all_of(statistic).tolist(), strict=True)
         )

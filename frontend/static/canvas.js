@@ -328,7 +328,7 @@
       }
     });
     return {
-      top: SIDE.top, height, left,
+      top: SIDE.top, height, left, scales,
       path: (run) => axes.map((_, axis) => [left(axis), top(axis, run)]),
       axisAt: (px) => axes.findIndex((_, axis) => Math.abs(left(axis) - px) <= 16),
       back: (axis, py) => scales[axis].back(1 - (py - SIDE.top) / height),

@@ -91,11 +91,11 @@
   /* Set ranges, null for none; the runs within all of them become the selection. */
   function brush(ranges) {
     const next = { ...brushes(), ...ranges };
-    for (const [key, range] of Object.entries(next)) if (!range) delete next[key];
+    for (const [key, range] of Object.entries(next))
+      if (range) next[key] = range.map((end) => Number(end.toPrecision(6)));
+      else delete next[key];
     const text = Object.entries(next)
-      .map(([key, [low, high]]) =>
-        `${encodeURIComponent(key)}=${Number(low.toPrecision(6))}..${Number(high.toPrecision(6))}`)
-      .join(";");
+      .map(([key, [low, high]]) => `${encodeURIComponent(key)}=${low}..${high}`).join(";");
     change((view) => {
       setPart(view, "options", { [BRUSH]: text });
       const met = metBy(next);
@@ -110,6 +110,25 @@
     return data.ids.map((_, run) => run).filter((run) =>
       tests.every(([values, low, high]) =>
         values[run] !== null && values[run] >= low && values[run] <= high));
+  }
+
+  const BARE = /^[\w.][\w.-]*$/;
+  const FIELDS = { "time:epoch": "time_per_epoch", "time:duration": "duration" };
+
+  /* The Runs page with all runs within the ranges, which its search finds. */
+  function listAddress(ranges) {
+    const quoted = (text) => (BARE.test(text) ? text : `"${text}"`);
+    const { search = "" } = radt.view;
+    const terms = Object.entries(ranges).filter(([key]) => columns[key]).flatMap(([key, [low, high]]) => {
+      const name = quoted(FIELDS[key] || key.slice(key.indexOf(":") + 1));
+      const { texts } = columns[key];
+      if (!texts) return [`${name}>=${low}`, `${name}<=${high}`];
+      return [`${name}=${texts.filter((_, place) => place >= low && place <= high).map(quoted).join(",")}`];
+    });
+    const query = new URLSearchParams(window.location.search);
+    query.set("e", data.experiment);
+    query.set("q", [search, ...terms.filter((term) => !search.includes(term))].join(" ").trim());
+    return `/?${query}`;
   }
 
   /* ---- drawing ------------------------------------------------------------------------------- */
@@ -156,15 +175,16 @@
     }).filter(Boolean);
     const parts = [...chips];
     if (chips.length) {
-      const { mostPicks } = constants;
-      const text = `${met.size.toLocaleString("en")} brushed`;
-      parts.push(met.size > mostPicks
-        ? h("span", {}, `${text}, more than the ${mostPicks} that a selection can have`)
-        : h("a", { href: "/compare" + window.location.search, "data-focus": "compare",
-          onclick: (event) => {
-            event.currentTarget.href = "/compare" + window.location.search;
-            radt.follow(event);
-          } }, `Compare ${text} →`));
+      const text = met.size.toLocaleString("en");
+      /* The address follows the view a little later. */
+      const link = (name, address, words) => h("a", { href: address(), "data-focus": name,
+        onclick: (event) => {
+          event.currentTarget.href = address();
+          radt.follow(event);
+        } }, words);
+      if (met.size <= constants.mostPicks)
+        parts.push(link("compare", () => "/compare" + window.location.search, `Compare ${text} brushed →`));
+      parts.push(link("list", () => listAddress(ranges), `List ${text} →`));
     }
     refill(byId("brushed"), parts);
   }
@@ -257,6 +277,43 @@
       ...plot.parallel(place.canvas, place.size,
         { axes, runs, isMet, colours, brushes: ranges }, look()),
     };
+    if (!byId("ends")) place.element.append(h("div", { id: "explore-ends" }));
+    refill(byId("ends"), axes.flatMap((axis, n) =>
+      ["from", "to"].map((word, end) => endOf(axis, n, word, end, ranges[axis.key]))));
+  }
+
+  /* An end of an axis's range, for the keyboard: arrows move it, Delete removes the range. */
+  function endOf(axis, n, word, end, range) {
+    const { top, height, left, scales } = places.parallel;
+    const scale = scales[n];
+    const whole = [scale.back(0), scale.back(1)];
+    const ends = range || whole;
+    const inner = axis.texts ? (end ? Math.floor : Math.ceil)(ends[end])
+      : Math.min(Math.max(ends[end], scale.low), scale.high);
+    const at = Math.min(Math.max(scale.at(ends[end]), 0), 1);
+    const step = axis.texts ? 1 / axis.texts.length : 0.02;
+    const steps = { ArrowUp: step, ArrowRight: step, ArrowDown: -step, ArrowLeft: -step,
+      PageUp: 5 * step, PageDown: -5 * step, Home: -1, End: 1 };
+    const element = h("div", {
+      class: "explore-end", role: "slider", tabindex: 0, "data-focus": `${axis.key} ${word}`,
+      "aria-label": `${axis.title}, ${word}`, "aria-orientation": "vertical", "aria-valuemin": scale.low,
+      "aria-valuemax": scale.high, "aria-valuenow": inner, "aria-valuetext": scale.text(inner),
+      onkeydown: (event) => {
+        if (event.key === "Delete") brush({ [axis.key]: null });
+        else if (event.key in steps) {
+          const other = scale.at(ends[1 - end]);
+          const least = end ? Math.max(other, 0) + step : 0;
+          const most = end ? 1 : Math.min(other, 1) - step;
+          const next = Math.min(Math.max(at + steps[event.key], least), most);
+          const moved = ends.map((value, place) => (place === end ? scale.back(next) : value));
+          brush({ [axis.key]: scale.at(moved[0]) < 1e-3 && scale.at(moved[1]) > 1 - 1e-3 ? null : moved });
+        } else return;
+        event.preventDefault();
+      },
+    });
+    element.style.left = `${left(n)}px`;
+    element.style.top = `${top + (1 - at) * height}px`;
+    return element;
   }
 
   /* ---- the pointer --------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,8 +15,11 @@ from sklearn.ensemble import RandomForestRegressor
 
 import radt
 from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
+from radt.frontend.data.run_facts import time_per_epoch_s
+from radt.frontend.data.source import Source
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import shown
+from tests.frontend.test_accessibility import findings
 from tests.support.waiting import wait_until as until
 
 RUNS = 48
@@ -108,7 +112,7 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
 
     # A box in the scatter, then a range on the axis of the learning rate.
     drag(page, "#explore-scatter", (0.05, 0.05), (0.6, 0.6))
-    compare = page.locator("#explore-brushed a")
+    compare = page.locator("#explore-brushed a").first
     first = met(truth, ranges(page))
     assert 1 < len(first) < RUNS
     expect(compare).to_have_text(f"Compare {len(first)} brushed →")
@@ -149,6 +153,53 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     compare.click()
     expect(page.locator(".compare-list .pick")).to_have_count(len(both))
     assert watched.errors == []
+
+
+def test_ranges_by_keyboard_are_a_search_however_many_runs_are_left(
+    study, truth, serve, watched, monkeypatch
+):
+    monkeypatch.setattr("radt.frontend.pages.explore.MAX_PICKS", 5)
+    page = watched.page
+    url = serve(store=study / "radt.db")
+    axes = "param%3Alr;param%3Aoptimizer;time%3Aepoch;metric%3Aaccuracy.max"
+    open_page(page, url, f"?o.explore.axes={axes}")
+    rate = page.get_by_role("slider", name="lr, to")
+    rate.focus()
+    for key in ("PageDown", "ArrowDown", "ArrowDown"):
+        rate.press(key)
+    expect(rate).to_be_focused()
+    optimizer = page.get_by_role("slider", name="optimizer, from")
+    optimizer.press("ArrowUp")
+    expect(optimizer).to_have_attribute(
+        "aria-valuetext", sorted(truth["param:optimizer"].unique())[1]
+    )
+    epoch = page.get_by_role("slider", name="time per epoch, from")
+    epoch.press("ArrowUp")
+    accuracy = page.get_by_role("slider", name="accuracy max, from")
+    accuracy.press("ArrowUp")
+    until(lambda: ACCURACY in ranges(page), "the range of the accuracy")
+    found = ranges(page)
+    optimizers = sorted(truth["param:optimizer"].unique())
+    left = truth.assign(**{"param:optimizer": truth["param:optimizer"].map(optimizers.index)})
+    times_s = found.pop("time:epoch")
+    kept = met(left, found) & {
+        run_id[:12] for run_id, time_s in epochs_s(study).items() if times_s[0] <= time_s
+    }
+    assert 5 < len(kept) < RUNS
+    expect(page.locator("#explore-brushed")).not_to_contain_text("Compare")
+    assert findings(page) == []
+    page.get_by_role("link", name=f"List {len(kept)} →").click()
+    expect(page.locator("#runs-count")).to_have_text(f"{len(kept)} of {RUNS} runs")
+    expect(page.locator(".runs-problems")).to_be_hidden()
+    page.go_back()
+    optimizer.press("Delete")
+    until(lambda: "param:optimizer" not in ranges(page), "the range is gone")
+    assert watched.errors == []
+
+
+def epochs_s(study: Path) -> dict[str, float]:
+    with closing(Source(study / "radt.db")) as source:
+        return dict(time_per_epoch_s(source))
 
 
 def seed_of(study: Path, run_id: str) -> str:
