@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
@@ -23,8 +22,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
 from radt.frontend.pages import compare, explore, report, run, runs, system, timeline, workload
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
-from radt.frontend.static_files import PLOTLY, SCRIPTS, STYLES, Compressed
-from radt.frontend.theme import MANTINE
+from radt.frontend.static_files import PLOTLY, SCHEME, SCRIPTS, STYLES, Compressed
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -40,7 +38,7 @@ LIVE_INTERVAL_MS = 1000
 IDLE_INTERVAL_MS = 3000
 
 
-#: Dash's own template plus the language, which screen readers need.
+#: Dash's own template plus the language, which screen readers need, and the colour scheme.
 _INDEX = """<!DOCTYPE html>
 <html lang="en">
     <head>
@@ -49,6 +47,7 @@ _INDEX = """<!DOCTYPE html>
         <link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
             viewBox='0 0 16 16'%3E%3Crect width='16' height='16' rx='3' fill='%234263eb'/%3E%3Cpath
             d='M3 12V7m3.3 5V4m3.4 8V9M13 12V5' stroke='%23fff' stroke-width='2'/%3E%3C/svg%3E">
+        <script src="SCHEME"></script>
         {%css%}
     </head>
     <body>
@@ -59,7 +58,7 @@ _INDEX = """<!DOCTYPE html>
             {%renderer%}
         </footer>
     </body>
-</html>"""
+</html>""".replace("SCHEME", SCHEME.address)
 
 
 def create_app(source: Source, access: Access) -> Dash:
@@ -79,7 +78,7 @@ def create_app(source: Source, access: Access) -> Dash:
     )
     Guard(access).install(app)
     Compressed().install(app)
-    for bundle in (SCRIPTS, STYLES, PLOTLY):
+    for bundle in (SCHEME, SCRIPTS, STYLES, PLOTLY):
         bundle.serve(app.server)
     # Built on each visit: a store may have appeared since.
     app.layout = lambda: _frame(source)
@@ -94,7 +93,7 @@ def create_app(source: Source, access: Access) -> Dash:
 
 
 def _frame(source: Source) -> Component:
-    frame: Component = dmc.MantineProvider(
+    return html.Div(
         [
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="pulse", interval=LIVE_INTERVAL_MS),
@@ -130,23 +129,21 @@ def _frame(source: Source) -> Component:
                     ),
                     _where(source),
                     html.Span("", id="live", className="live", role="status"),
-                    dmc.ColorSchemeToggle(
+                    html.Button(
+                        "◐",
+                        type="button",
+                        className="quiet scheme",
                         id="scheme",
-                        lightIcon=html.Span("◐", title="Dark"),
-                        darkIcon=html.Span("◑", title="Light"),
-                        color="gray",
-                        size="md",
+                        title="Light or dark",
+                        **attributes(aria_label="Light or dark"),
                     ),
                 ],
                 className="bar",
             ),
             html.Div(id="outage", className="outage", role="alert", hidden=True),
             html.Main(id="content"),
-        ],
-        theme=MANTINE,
-        defaultColorScheme="auto",
+        ]
     )
-    return frame
 
 
 def _where(source: Source) -> Component:

@@ -173,7 +173,7 @@ def content_policy(script_hashes: Sequence[str]) -> str:
     """Return the content security policy: browsers load everything from this server.
 
     Only Dash's own inline scripts are allowed, by their hashes. Inline styles have to be allowed:
-    Plotly and Mantine set them.
+    Plotly sets them.
     """
     scripts = " ".join(["'self'", *script_hashes])
     return (

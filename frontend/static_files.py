@@ -1,4 +1,4 @@
-"""Serve scripts and styles as one file each, and compress answers."""
+"""Serve scripts and styles as one file each (and one in the head), and compress answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dash import Dash
 from flask import Flask, Response, request
 
 FOLDER = Path(__file__).parent / "static"
+#: Loaded by itself, before anything is drawn.
+_IN_HEAD = FOLDER / "scheme.js"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,13 @@ class Bundle:
 
     @staticmethod
     def of(suffix: str, mimetype: str, folder: Path = FOLDER) -> Bundle:
-        """Return the bundle of the files with this suffix."""
+        """Return the bundle of the files with this suffix, without the script in the head."""
         parts = [
             f"/* {file.name} */\n{file.read_text(encoding='utf-8').rstrip()}\n"
             for file in sorted(
                 folder.glob(f"*.{suffix}"), key=lambda file: (file.stem != "core", file.name)
             )
+            if file != _IN_HEAD
         ]
         return Bundle(f"/static/radt-all.{suffix}", mimetype, "\n".join(parts).encode())
 
@@ -62,6 +65,7 @@ class Bundle:
         server.add_url_rule(self.path, self.path, answer)
 
 
+SCHEME = Bundle("/static/scheme.js", "text/javascript", _IN_HEAD.read_bytes())
 SCRIPTS = Bundle.of("js", "text/javascript")
 STYLES = Bundle.of("css", "text/css")
 #: Plotly with the traces of our charts only; pages with charts load it (``static/core.js``).

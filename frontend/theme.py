@@ -1,4 +1,4 @@
-"""Colours of runs and workloads, and the look that Mantine's components and Plotly's figures share.
+"""Colours of runs and workloads, and the look of Plotly's figures.
 
 A run has the same colour on every page and for every user: it follows from the run's place within
 its experiment (`radt.frontend.data.catalog.tint`), unless another of a few lines has it already.
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Scheme(StrEnum):
@@ -100,7 +99,6 @@ FONT = (
     'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", '
     '"Liberation Sans", Arial, sans-serif'
 )
-ACCENT = "indigo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +116,4 @@ class Ink:
 INKS = {
     Scheme.LIGHT: Ink("#ffffff", "#23272d", "#68707b", "#eceef1", "#c6cbd2", "#ffffff"),
     Scheme.DARK: Ink("#1b1e22", "#dfe3e8", "#949da8", "#2a2e34", "#474d56", "#24282d"),
-}
-
-MANTINE: dict[str, Any] = {
-    "fontFamily": FONT,
-    "primaryColor": ACCENT,
-    "primaryShade": {"light": 7, "dark": 4},
-    "defaultRadius": "sm",
-    "focusRing": "auto",
-    "cursorType": "pointer",
-    "autoContrast": True,
-    "respectReducedMotion": True,
-    "fontSizes": {"xs": "12px", "sm": "13px", "md": "14px", "lg": "16px", "xl": "20px"},
-    "spacing": {"xs": "8px", "sm": "8px", "md": "16px", "lg": "24px", "xl": "32px"},
-    "headings": {"fontWeight": "600"},
 }

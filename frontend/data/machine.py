@@ -115,7 +115,7 @@ _COMMAND_S = 60.0
 #: The interval of the first CPU measurement, which has no previous one to compare with.
 _FIRST_LOOK_S = 0.2
 #: Distributions whose versions matter in questions and bug reports.
-_PACKAGES = ("radt", "dash", "plotly", "dash-mantine-components", "numpy", "SQLAlchemy", "mlflow")
+_PACKAGES = ("radt", "dash", "plotly", "numpy", "SQLAlchemy", "mlflow")
 
 
 @dataclass(frozen=True, slots=True)

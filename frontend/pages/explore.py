@@ -11,7 +11,6 @@ import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
@@ -23,7 +22,7 @@ from radt.frontend.data.machine import Probe, Reading
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Pick
 from radt.frontend.pages.json_routes import Answer, add_json_routes
-from radt.frontend.pages.page import Page, attributes, in_browser, subject_list
+from radt.frontend.pages.page import Page, attributes, choice_field, in_browser, subject_list
 from radt.frontend.search.find import Recent
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
@@ -32,6 +31,8 @@ DATA_PATH = "/explore/data"
 IMPORTANCE_PATH = "/explore/importance"
 #: Params that are shown for the run under the pointer.
 _MAX_PARAMS = 24
+#: Axes of the parallel coordinates.
+_MAX_AXES = 32
 _BEST = [
     {"value": "high", "label": "higher is better"},
     {"value": "low", "label": "lower is better"},
@@ -71,7 +72,7 @@ def layout(source: Source, view: View) -> Component:
                 [
                     html.Div([_columns("y", "y axis"), _best("y")], className="explore-choice"),
                     html.Div([_columns("x", "x axis"), _best("x")], className="explore-choice"),
-                    _columns("colour", "colour", clearable=True),
+                    _columns("colour", "colour"),
                 ],
                 html.Div(
                     [html.Div(id="explore-scatter"), html.Aside(id="explore-front")],
@@ -82,15 +83,11 @@ def layout(source: Source, view: View) -> Component:
                 "parallel",
                 "Parallel coordinates",
                 [
-                    dmc.MultiSelect(
-                        id="explore-axes",
-                        data=[],
-                        value=[],
-                        searchable=True,
-                        size="xs",
-                        hidePickedOptions=True,
-                        className="explore-axes",
-                        **attributes(aria_label="Axes"),
+                    choice_field(
+                        *("explore-axes", [], ""),
+                        label="Axes",
+                        most=_MAX_AXES,
+                        style="explore-axes",
                     )
                 ],
                 html.Div(id="explore-parallel"),
@@ -128,34 +125,16 @@ def _panel(name: str, title: str, controls: list[Component], body: Component) ->
     )
 
 
-def _columns(name: str, label: str, *, clearable: bool = False) -> Component:
-    chosen: Component = dmc.Select(
-        id=f"explore-{name}",
-        data=[],
-        searchable=True,
-        clearable=clearable,
-        allowDeselect=False,
-        size="xs",
-        w=216,
-        maxDropdownHeight=400,
-        limit=200,
-        nothingFoundMessage="No such column",
-        comboboxProps={"shadow": "sm", "width": 320, "position": "bottom-start"},
-        **attributes(aria_label=label),
+def _columns(name: str, label: str) -> Component:
+    field = choice_field(
+        *(f"explore-{name}", [], ""), label=label, nothing="No such column", style="explore-column"
     )
-    return html.Div([html.Span(label), chosen], className="explore-choice")
+    return html.Div([html.Span(label), field], className="explore-choice")
 
 
 def _best(axis: str) -> Component:
-    chosen: Component = dmc.Select(
-        id=f"explore-{axis}best",
-        data=_BEST,
-        allowDeselect=False,
-        size="xs",
-        w=144,
-        **attributes(aria_label=f"Which end of the {axis} axis is better"),
-    )
-    return chosen
+    label = f"Which end of the {axis} axis is better"
+    return choice_field(f"explore-{axis}best", _BEST, "", label=label, style="explore-best")
 
 
 #: Controls whose value is an option of the view, by the names of both.
@@ -181,7 +160,7 @@ def register(app: Dash, source: Source) -> None:
             app,
             "exploreChoose",
             Output("explore-done", "data", allow_duplicate=True),
-            Input(f"explore-{name}", "value"),
+            Input(f"explore-{name}", "data-value"),
             prevent_initial_call=True,
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, ctx, html
 from dash.development.base_component import Component
 
@@ -51,27 +51,77 @@ def attributes(**values: str) -> Any:
     return {name.replace("_", "-"): value for name, value in values.items()}
 
 
-def subject_list(
-    name: str, choices: Sequence[Any], value: str | None, *, label: str, nothing: str
+def choice_field(
+    name: str,
+    choices: Sequence[Any],
+    value: str | None,
+    *,
+    label: str,
+    nothing: str = "Nothing matches",
+    placeholder: str = "",
+    most: int = 1,
+    style: str = "",
+    is_free: bool = False,
+    is_searched: bool = False,
 ) -> Component:
-    """Return the searchable list, named ``name``, in which a page's subject is chosen.
+    """Return a field for one value, or up to `most`, from a list (static/fields.js).
 
-    ``label`` is for screen readers; ``nothing`` is shown if no choice matches.
+    Callbacks get the value from its ``data-value``, several joined by ";". They may set it, and the
+    choices, as `choices_json`, by ``data-choices``.
+
+    Args:
+        name: The name of the element.
+        choices: Texts, ``{"value": …, "label": …}``, or ``{"group": …, "items": […]}`` with such.
+        value: What is chosen at first.
+        label: For screen readers.
+        nothing: Shown if no choice matches what is typed.
+        placeholder: Shown in an empty field.
+        most: The number of values.
+        style: More of its class name.
+        is_free: Whether values may be typed that are in no list.
+        is_searched: Whether the server looks for what is typed; callbacks get it from
+            ``data-search``.
     """
-    chosen: Component = dmc.Select(
+    more = {"data_free": "yes"} if is_free else {}
+    if is_searched:
+        more["data_search"] = ""
+    return html.Div(
         id=name,
-        data=choices,
-        value=value,
-        searchable=True,
-        allowDeselect=False,
-        size="xs",
-        w=320,
-        maxDropdownHeight=400,
-        nothingFoundMessage=nothing,
-        comboboxProps={"shadow": "sm", "width": 400, "position": "bottom-end"},
-        **attributes(aria_label=label),
+        className=f"choice-field {style}".rstrip(),
+        **attributes(
+            data_choices=choices_json(choices),
+            data_value=value or "",
+            data_label=label,
+            data_nothing=nothing,
+            data_placeholder=placeholder,
+            data_most=str(most),
+            **more,
+        ),
     )
-    return chosen
+
+
+def choices_json(choices: Sequence[Any]) -> str:
+    """Return the ``data-choices`` of a `choice_field`."""
+    return json.dumps(choices)
+
+
+def subject_list(
+    name: str,
+    choices: Sequence[Any],
+    value: str | None,
+    *,
+    label: str,
+    nothing: str,
+    is_searched: bool = False,
+) -> Component:
+    """Return the field, named ``name``, in which a page's subject is chosen (`choice_field`)."""
+    return choice_field(
+        *(name, choices, value),
+        label=label,
+        nothing=nothing,
+        style="subject",
+        is_searched=is_searched,
+    )
 
 
 def kept_link(text: str, path: str, view: View) -> Component:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
@@ -39,7 +38,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.export import report_files
 from radt.frontend.pages import report_table
 from radt.frontend.pages.json_routes import Answer, add_json_routes
-from radt.frontend.pages.page import Page, attributes, in_browser
+from radt.frontend.pages.page import Page, attributes, choice_field, choices_json, in_browser
 from radt.frontend.pages.report_table import matrix
 from radt.frontend.selection import latest_experiment
 from radt.frontend.theme import Scheme
@@ -84,7 +83,7 @@ def layout(source: Source, view: View) -> Component:
                 className="report-charts",
             ),
             html.Footer(id="report-notes", className="report-notes"),
-            dcc.Store(id="report-state", data={"suggested": suggested}),
+            dcc.Store(id="report-state"),
             dcc.Store(id="report-drawn"),
             dcc.Store(id="report-done"),
         ],
@@ -139,8 +138,8 @@ def register(app: Dash, source: Source) -> None:
     report_files.install(app.server, source)
     add_json_routes(app.server, source, {PROGRESS_PATH: progress_answer})
     for name, given in (
-        *(("experiment", "value"), ("window", "value"), ("series", "value")),
-        *(("picked", "checked"), ("profiled", "checked"), ("overlap", "checked")),
+        *(("experiment", "data-value"), ("series", "data-value")),
+        *(("window", "value"), ("state", "data")),
     ):
         in_browser(
             app,
@@ -149,25 +148,14 @@ def register(app: Dash, source: Source) -> None:
             Input(f"report-{name}", given),
             prevent_initial_call=True,
         )
-    # In the browser: an answer to an older view must not reset a switch.
+    # In the browser: an answer to an older view must not reset a field.
     in_browser(
         app,
         "reportControls",
-        Output("report-experiment", "value"),
-        Output("report-picked", "checked"),
-        Output("report-profiled", "checked"),
-        Output("report-overlap", "checked"),
+        Output("report-experiment", "data-value"),
         Output("report-window", "value"),
-        Output("report-series", "value"),
+        Output("report-series", "data-value"),
         Input("view", "data"),
-    )
-    in_browser(
-        app,
-        "reportColumns",
-        Output("report-done", "data", allow_duplicate=True),
-        Input("report-columns", "value"),
-        State("report-state", "data"),
-        prevent_initial_call=True,
     )
 
     @app.callback(
@@ -176,14 +164,11 @@ def register(app: Dash, source: Source) -> None:
         Output("report-table", "children"),
         Output("report-pages", "children"),
         Output("report-links", "children"),
-        Output("report-column-list", "children"),
-        Output("report-columns", "value"),
-        Output("report-experiment", "data"),
+        Output("report-experiment", "data-choices"),
         Output("report-picked", "disabled"),
         Output("report-profiled", "disabled"),
-        Output("report-window", "error"),
-        Output("report-series", "error"),
-        Output("report-series", "data"),
+        Output("report-error", "children"),
+        Output("report-series", "data-choices"),
         Output("report-matrices", "children"),
         Output("report-notes", "children"),
         Input("view", "data"),
@@ -201,35 +186,22 @@ def register(app: Dash, source: Source) -> None:
         # Those of series are chosen elsewhere.
         columns = [item.value for item in shown.columns if isinstance(item, Quantity)]
         listed = [item for item in shown.quantities if isinstance(item, Quantity)]
-        measured = [item.value for item in listed]
         suggested = suggestions(source, shown.experiments[0])
-        named = experiments(source)
-        # Sending an open menu again would close it in the browser.
-        known = state or {}
         return (
             {
                 "key": key,
                 "columns": columns,
-                "measured": measured,
-                "experiments": named,
-                "suggested": suggested,
+                "measured": [[item.value, item.info.title] for item in listed],
             },
             report_table.facts(shown),
             report_table.table_of(shown, choices, view),
             report_table.pages(shown, choices),
             report_table.links(shown, choices, view),
-            no_update
-            if known.get("measured") == measured
-            else [
-                dmc.Checkbox(label=item.info.title, value=item.value, size="xs") for item in listed
-            ],
-            columns,
-            no_update if known.get("experiments") == named else named,
+            choices_json(experiments(source)),
             not view.picks,
             not (shown.left_out or choices.profiled),
-            choices.window_error or None,
-            _series_error(shown, choices) or None,
-            no_update if known.get("suggested") == suggested else _offered(suggested, choices),
+            " ".join(filter(None, [choices.window_error, _series_error(shown, choices)])),
+            choices_json(suggested),
             [matrix(item) for item in matrices(content_of(shown, choices))],
             report_table.notes(shown, choices),
         )
@@ -352,107 +324,72 @@ def experiments(source: Source) -> list[str]:
     return [experiment.name for experiment in read_experiments(source)]
 
 
-def _offered(suggested: Sequence[str], choices: Choices) -> list[str]:
-    return [
-        *choices.series_texts,
-        *(text for text in suggested if text not in choices.series_texts),
-    ]
-
-
 def controls(
     source: Source, experiment: str, choices: Choices, suggested: Sequence[str]
 ) -> Component:
     """Return the row of controls; `suggested` are quantities of series."""
     return html.Div(
         [
-            dmc.Select(
-                id="report-experiment",
-                data=experiments(source),
-                value=experiment,
-                searchable=True,
-                allowDeselect=False,
-                limit=200,
-                w=240,
-                size="xs",
-                nothingFoundMessage="No matching experiment",
-                **attributes(aria_label="Experiment"),
+            choice_field(
+                *("report-experiment", experiments(source), experiment),
+                label="Experiment",
+                nothing="No matching experiment",
+                style="report-experiment",
             ),
             html.P(id="report-facts", className="report-facts", role="status"),
-            dmc.TagsInput(
-                id="report-series",
-                # The component drops tags that new data lack.
-                data=_offered(suggested, choices),
-                value=list(choices.series_texts),
+            choice_field(
+                *("report-series", suggested, SEPARATOR.join(choices.series_texts)),
+                label="Quantities of any metric",
                 placeholder=_SERIES_EXAMPLES,
-                splitChars=[SEPARATOR],
-                maxTags=MAX_SERIES,
-                limit=60,
-                acceptValueOnBlur=True,
-                clearable=True,
-                className="report-series",
-                size="xs",
-                **attributes(aria_label="Quantities of any metric"),
+                most=MAX_SERIES,
+                style="report-series",
+                is_free=True,
             ),
             html.Div(
                 [
-                    dmc.Autocomplete(
-                        id="report-window",
-                        data=list(_WINDOWS),
-                        value=choices.window_text,
-                        placeholder=f"window: {DEFAULT_WINDOW.text}",
-                        debounce=_TYPING_MS,
-                        clearable=True,
-                        w=248,
-                        size="xs",
-                        **attributes(aria_label="Part of each run that counts"),
-                    ),
-                    dmc.Switch(
-                        id="report-overlap",
-                        label="only overlap",
-                        checked=choices.window.overlap,
-                        size="xs",
-                    ),
-                    dmc.Switch(
-                        id="report-picked",
-                        label="only the selection",
-                        checked=choices.picked,
-                        size="xs",
-                    ),
-                    dmc.Switch(
-                        id="report-profiled",
-                        label="with profiled runs",
-                        checked=choices.profiled,
-                        size="xs",
-                    ),
-                    dmc.Popover(
+                    html.Label(
                         [
-                            # Its wrapper is the button, so it has the attribute for open or closed.
-                            dmc.PopoverTarget(
-                                html.Span("Columns"),
-                                boxWrapperProps={
-                                    "component": "button",
-                                    "type": "button",
-                                    "className": "quiet",
-                                },
+                            html.Span("Part of each run that counts", className="unseen"),
+                            dcc.Input(
+                                id="report-window",
+                                type="search",
+                                list="report-windows",
+                                value=choices.window_text,
+                                placeholder=f"window: {DEFAULT_WINDOW.text}",
+                                debounce=_TYPING_MS / 1000,
+                                className="report-window",
                             ),
-                            dmc.PopoverDropdown(
-                                dmc.CheckboxGroup(
-                                    dmc.Stack(id="report-column-list", gap=8),
-                                    id="report-columns",
-                                    label="Columns of the table",
-                                    size="xs",
-                                ),
-                                className="report-columns",
+                            html.Datalist(
+                                [html.Option(value=text) for text in _WINDOWS],
+                                id="report-windows",
                             ),
-                        ],
-                        position="bottom-end",
-                        trapFocus=True,
-                        returnFocus=True,
+                        ]
+                    ),
+                    _switch("overlap", "only overlap", is_on=choices.window.overlap),
+                    _switch("picked", "only the selection", is_on=choices.picked),
+                    _switch("profiled", "with profiled runs", is_on=choices.profiled),
+                    html.Button(
+                        "Columns",
+                        id="report-columns",
+                        type="button",
+                        className="quiet",
+                        **attributes(aria_haspopup="dialog", aria_expanded="false"),
                     ),
                     html.Span(id="report-links", className="report-links"),
                 ],
                 className="report-controls",
             ),
+            html.P(id="report-error", className="report-error", role="status"),
         ],
         className="report-head",
+    )
+
+
+def _switch(name: str, text: str, *, is_on: bool) -> Component:
+    return html.Button(
+        text,
+        id=f"report-{name}",
+        type="button",
+        className="button",
+        **attributes(aria_pressed=str(is_on).lower(), data_report_switch=f"report.{name}"),
     )

@@ -18,7 +18,7 @@ from radt.frontend.data.run.facts import differences, metric_rows
 from radt.frontend.data.run.subject import RunSubject, find_run, offered
 from radt.frontend.data.source import Source
 from radt.frontend.notes import notes_card
-from radt.frontend.pages.page import Page, error_page, in_browser, triggers
+from radt.frontend.pages.page import Page, choices_json, error_page, in_browser, triggers
 from radt.frontend.pages.run_parts import (
     differences_section,
     facts_bar,
@@ -64,8 +64,8 @@ def register(app: Dash, source: Source) -> None:
     _register_news(app, source)
     done = Output("run-done", "data", allow_duplicate=True)
     for function, *inputs in (
-        ("runPick", Input("run-pick", "value"), State("run-shown", "data")),
-        ("runOther", Input("run-other", "value"), State("run-shown", "data")),
+        ("runPick", Input("run-pick", "data-value"), State("run-shown", "data")),
+        ("runOther", Input("run-other", "data-value"), State("run-shown", "data")),
         ("runFollow", Input("tick", "data"), Input("run-shown", "data")),
     ):
         in_browser(app, function, done, *inputs, prevent_initial_call="initial_duplicate")
@@ -145,28 +145,19 @@ def _register_subject(app: Dash, source: Source) -> None:
     for name in ("run-pick", "run-other"):
 
         @app.callback(
-            Output(name, "data"),
-            Input(name, "searchValue"),
-            State(name, "value"),
-            State(name, "data"),
+            Output(name, "data-choices"),
+            Input(name, "data-search"),
+            State(name, "data-value"),
             State("view", "data"),
             prevent_initial_call=True,
         )
-        def offer(
-            search: str | None,
-            chosen: str | None,
-            known: list[Any],
-            view_data: dict[str, Any] | None,
-        ) -> Any:
+        def offer(search: str | None, chosen: str | None, view_data: dict[str, Any] | None) -> str:
             try:
                 catalog = _subject(source, view_data).catalog
             except RadtError:
                 raise PreventUpdate from None
             shown = catalog.runs.get(chosen or "")
-            labels = {option["label"] for option in known}
-            # The label of the chosen option is not a search.
-            options = offered(catalog, "" if search in labels else search or "", shown)
-            return no_update if options == known else options
+            return choices_json(offered(catalog, search or "", shown))
 
 
 def _register_news(app: Dash, source: Source) -> None:

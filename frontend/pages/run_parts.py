@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import quote
 
-import dash_mantine_components as dmc
 import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -61,6 +60,7 @@ def head(subject: RunSubject) -> Component:
                 *("run-pick", offered(subject.catalog, "", run), run.run_id),
                 label="Another run",
                 nothing="No matching run in this experiment",
+                is_searched=True,
             ),
         ],
         className="workload-head run-head",
@@ -116,13 +116,17 @@ def metrics_panel(content: Sequence[Component]) -> Component:
     return _panel(
         "Metrics",
         html.Div(list(content), id="run-metrics"),
-        dmc.TextInput(
-            id="run-filter",
-            placeholder="Find a metric",
-            size="xs",
-            w=200,
-            debounce=150,
-            **attributes(aria_label="Find a metric"),
+        html.Label(
+            [
+                html.Span("Find a metric", className="unseen"),
+                dcc.Input(
+                    id="run-filter",
+                    type="search",
+                    placeholder="Find a metric",
+                    debounce=0.15,
+                    className="run-search",
+                ),
+            ]
         ),
     )
 
@@ -317,6 +321,7 @@ def other_panel(subject: RunSubject, content: Sequence[Component]) -> Component:
             None if other is None else other.run_id,
             label="Run to compare with",
             nothing="No matching run in this experiment",
+            is_searched=True,
         ),
     )
 

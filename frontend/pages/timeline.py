@@ -35,7 +35,7 @@ from radt.frontend.data.machine_timeline import (
 from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
-from radt.frontend.pages.page import Page, attributes, in_browser, subject_list
+from radt.frontend.pages.page import Page, attributes, choices_json, in_browser, subject_list
 from radt.frontend.pages.workload_body import time_graph, time_head
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
@@ -205,7 +205,7 @@ def register(app: Dash, source: Source) -> None:
         Output("timeline-graph", "figure"),
         Output("timeline-graph", "style"),
         Output("timeline-zoom-text", "children"),
-        Output("timeline-pick", "data"),
+        Output("timeline-pick", "data-choices"),
         Output("timeline-window", "data"),
         Output("timeline-stamp", "data"),
         Input("view", "data"),
@@ -238,7 +238,7 @@ def register(app: Dash, source: Source) -> None:
             machine_timeline(timeline.places, window, Scheme(scheme_name)),
             {"height": f"{machines_px(timeline.places)}px"},
             "" if zoom is None else _zoom_text(zoom),
-            choices,
+            choices_json(choices),
             {"whole": [timeline.whole.start, timeline.whole.end]},
         )
         stamp = hashlib.blake2b(
@@ -250,7 +250,7 @@ def register(app: Dash, source: Source) -> None:
 
     done = Output("timeline-done", "data", allow_duplicate=True)
     for function, *inputs in (
-        ("timelinePick", Input("timeline-pick", "value")),
+        ("timelinePick", Input("timeline-pick", "data-value")),
         ("timelineOpen", Input("timeline-graph", "clickData")),
         ("workloadZoom", Input("timeline-graph", "relayoutData")),
         (

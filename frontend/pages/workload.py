@@ -30,7 +30,7 @@ from radt.frontend.data.workload.run_facts import (
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import Subject, find_subject, offered
-from radt.frontend.pages.page import Page, error_page, in_browser, triggers
+from radt.frontend.pages.page import Page, choices_json, error_page, in_browser, triggers
 from radt.frontend.pages.workload_body import (
     arranged,
     body,
@@ -262,21 +262,15 @@ def _register_subject(app: Dash, source: Source) -> None:
             return error_page(error, source.address), None
 
     @app.callback(
-        Output("workload-pick", "data"),
-        Input("workload-pick", "searchValue"),
+        Output("workload-pick", "data-choices"),
+        Input("workload-pick", "data-search"),
         Input("revision", "data"),
         State("workload-shown", "data"),
-        State("workload-pick", "data"),
+        State("workload-pick", "data-choices"),
         prevent_initial_call=True,
     )
-    def offer(
-        search: str | None, _: str | None, shown: dict[str, Any] | None, known: list[Any]
-    ) -> Any:
-        subject = shown_subject(source, shown)
-        options = offered(subject, search or "")
-        labels = {option["label"] for option in options}
-        if search and search in labels:
-            options = offered(subject, "")  # the label of the chosen option is not a search
+    def offer(search: str | None, _: str | None, shown: dict[str, Any] | None, known: str) -> Any:
+        options = choices_json(offered(shown_subject(source, shown), search or ""))
         return no_update if options == known else options
 
 
@@ -328,7 +322,7 @@ def _register_log(app: Dash, source: Source) -> None:
         Output("workload-log-all", "href"),
         Output("workload-log-all", "hidden"),
         Output("workload-log-stamp", "data"),
-        Input("workload-log-tabs", "value"),
+        Input("workload-log-tabs", "data-value"),
         Input("workload-follow", "data"),
         State("workload-shown", "data"),
         State("workload-log-stamp", "data"),
@@ -355,7 +349,7 @@ def _register_browser(app: Dash) -> None:
         app,
         "workloadPick",
         done,
-        Input("workload-pick", "value"),
+        Input("workload-pick", "data-value"),
         State("workload-shown", "data"),
         prevent_initial_call=True,
     )
@@ -384,7 +378,11 @@ def _register_browser(app: Dash) -> None:
         prevent_initial_call=True,
     )
     in_browser(
-        app, "workloadLog", done, Input("workload-log-tabs", "value"), prevent_initial_call=True
+        app,
+        "workloadLog",
+        done,
+        Input("workload-log-tabs", "data-value"),
+        prevent_initial_call=True,
     )
     in_browser(
         app,

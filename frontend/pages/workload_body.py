@@ -146,6 +146,7 @@ def _head(subject: Subject) -> Component:
                 *("workload-pick", offered(subject, ""), subject.workload_id),
                 label="Another workload",
                 nothing="No matching workload in this experiment",
+                is_searched=True,
             ),
         ],
         className="workload-head",

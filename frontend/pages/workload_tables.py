@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
@@ -292,23 +291,18 @@ def log_panel(source: Source, subject: Subject, view: View) -> Component:
         return html.P("No runs yet.", className="workload-dim")
     shown = read_log(source, chosen)
     tabs = html.Div(
-        dmc.SegmentedControl(
-            id="workload-log-tabs",
-            data=[
-                {
-                    "value": run.run_id,
-                    "label": html.Span(
-                        [swatch(run.ordinal), name_of(run)], className="workload-tab"
-                    ),
-                }
-                for run in subject.workload.runs
-            ],
-            value=chosen.run_id,
-            size="xs",
-            transitionDuration=0,
-            **attributes(aria_label="Log of run"),
-        ),
-        className="workload-tabs",
+        [
+            html.Button(
+                [swatch(run.ordinal), name_of(run)],
+                type="button",
+                **attributes(data_run=run.run_id, aria_pressed=str(run is chosen).lower()),
+            )
+            for run in subject.workload.runs
+        ],
+        id="workload-log-tabs",
+        className="levels",
+        role="group",
+        **attributes(aria_label="Log of run"),
     )
     return html.Div(
         [

@@ -182,7 +182,7 @@
     if (!root) return;
     radt.view = view || {};
     page.scheme =
-      paper || document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+      paper || document.documentElement.dataset.theme;
     if (root !== page.root) begin(root, known);
     const key = JSON.stringify(picked());
     if (key !== page.key) {

@@ -156,14 +156,13 @@
   });
 
   register({
-    /* The colour scheme, now and whenever it changes: Mantine keeps it on the root. */
+    /* The colour scheme, now and whenever it changes (scheme.js). */
     scheme: () => {
       const root = document.documentElement;
-      const current = () => root.getAttribute("data-mantine-color-scheme") || "light";
-      new MutationObserver(() => send("paper", current())).observe(root, {
-        attributeFilter: ["data-mantine-color-scheme"],
+      new MutationObserver(() => send("paper", root.dataset.theme)).observe(root, {
+        attributeFilter: ["data-theme"],
       });
-      return current();
+      return root.dataset.theme;
     },
 
     /* A page in the background requests nothing. */

@@ -61,19 +61,24 @@
     } else Object.assign(data, { shown: found.shown });
     for (const [key, column] of Object.entries(found.columns)) columns[key] = { key, ...column };
     if (found.choices) fillChoices();
-    for (const name of OPTIONS) setProps(name, { value: data.shown[name] });
-    setProps("experiment", { value: data.experiment });
+    for (const name of OPTIONS) setProps(name, { "data-value": textOf(data.shown[name]) });
+    setProps("experiment", { "data-value": data.experiment });
     draw();
     askImportance();
   }
 
   const setProps = (name, props) => window.dash_clientside.set_props(`explore-${name}`, props);
 
+  /* The text of a field: several values are joined. */
+  const textOf = (value) => [value].flat().join(";");
+
   function fillChoices() {
     const { choices } = data;
-    for (const name of ["x", "y", "colour", "axes"]) setProps(name, { data: choices });
+    const offer = (name, some) => setProps(name, { "data-choices": JSON.stringify(some) });
+    for (const name of ["x", "y", "axes"]) offer(name, choices);
+    offer("colour", [{ value: "", label: "none" }, ...choices]);
     /* A forest explains numbers, and params are what explains. */
-    setProps("target", { data: choices.filter((one) => one.group !== "Params") });
+    offer("target", choices.filter((one) => one.group !== "Params"));
   }
 
   /* ---- brushes: a range of values by column, in the view ------------------------------------- */
@@ -493,7 +498,7 @@
       const here = document.getElementById("explore");
       if (!here) return radt.noUpdate();
       radt.view = view || {};
-      scheme = paper || document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+      scheme = paper || document.documentElement.dataset.theme;
       constants = given;
       if (here !== root) {
         root = here;
@@ -512,7 +517,7 @@
     /* A list got another value, from the user or from `learn`. */
     exploreChoose: (value) => {
       const [{ prop_id: id } = {}] = window.dash_clientside.callback_context.triggered;
-      const name = (id || "").replace(/^explore-|\.value$/g, "");
+      const name = (id || "").replace(/^explore-|\.data-value$/g, "");
       if (!data || !name) return radt.noUpdate();
       if (name === "experiment") {
         if (value && value !== data.experiment)
@@ -523,10 +528,8 @@
           });
         return radt.noUpdate();
       }
-      const shown = data.shown[name];
-      if (JSON.stringify(value || "") === JSON.stringify(shown)) return radt.noUpdate();
-      const text = name === "axes" ? (value || []).join(";") : value || "";
-      change((view) => setPart(view, "options", { [`explore.${name}`]: text || "none" }));
+      if (value === textOf(data.shown[name])) return radt.noUpdate();
+      change((view) => setPart(view, "options", { [`explore.${name}`]: value || "none" }));
       return radt.noUpdate();
     },
   });

@@ -2,10 +2,13 @@
 "use strict";
 
 (function () {
-  const { change, post, setPart, setText, noUpdate } = window.radt;
+  const { change, h, post, setPart, setText, noUpdate } = window.radt;
   const ASK_MS = 700;
-  /* The value that each control last exchanged with the view, by option. */
+  /* The value that each field last exchanged with the view, by option. */
   const known = {};
+  /* The columns of the table, and all that were measured: `[value, title]`. */
+  let columns = [];
+  let measured = [];
 
   /* Set an option; another order or filter starts on the first page. */
   function choose(name, value, alsoFirstPage) {
@@ -15,23 +18,34 @@
     });
   }
 
-  /* Take the option that the user sets with a control. */
-  function fromControl(name, value, alsoFirstPage) {
-    known[name] = value;
-    choose(name, value, alsoFirstPage);
+  /* Take the option that the user sets with a field. */
+  function fromField(name, text) {
+    known[name] = text;
+    choose(name, text);
     return noUpdate();
   }
 
-  function fromSwitch(name, on, alsoFirstPage) {
-    return fromControl(name, on ? "1" : "", alsoFirstPage);
+  /* Return the text for a field. The user may have changed the field since this view, so it is set
+     only if the view's option was changed elsewhere. */
+  function toField(name, options) {
+    const text = options[name] || "";
+    if (known[name] === text) return noUpdate();
+    known[name] = text;
+    return text;
   }
 
-  /* Return the value for a control. The user may have changed the control since this view, so it is
-     set only if the view's option was changed elsewhere. */
-  function toControl(name, value, shownAs) {
-    if (known[name] === value) return noUpdate();
-    known[name] = value;
-    return shownAs(value);
+  const isOn = (name) => (window.radt.view.options || {})[name] === "1";
+
+  function columnList() {
+    const set = (value, on) => {
+      columns = columns.filter((one) => one !== value).concat(on ? [value] : []);
+      choose("report.columns", columns.join(",") || "-");
+    };
+    return measured.map(([value, title]) => h("label", { class: "metric-row" },
+      h("input", {
+        type: "checkbox", checked: columns.includes(value), "data-focus": value,
+        onchange: (event) => set(value, event.target.checked),
+      }), h("span", {}, title)));
   }
 
   /* Ascending, descending, then the order of the experiment again. */
@@ -62,6 +76,14 @@
   }
 
   document.addEventListener("click", (event) => {
+    const button = event.target.closest("#report-columns");
+    if (button)
+      window.radt.compare.openPanel(button, "Columns of the table", columnList, "report-column-list");
+    const turned = event.target.closest("[data-report-switch]");
+    if (turned) {
+      const name = turned.dataset.reportSwitch;
+      choose(name, isOn(name) ? "" : "1", name === "report.picked");
+    }
     const head = event.target.closest("[data-report-sort]");
     if (head) sort(head.dataset.reportSort);
     const turn = event.target.closest("[data-report-page]");
@@ -80,33 +102,24 @@
         });
       return noUpdate();
     },
-    reportPicked: (on) => fromSwitch("report.picked", on, true),
-    reportProfiled: (on) => fromSwitch("report.profiled", on),
-    reportOverlap: (on) => fromSwitch("report.overlap", on),
-    reportSeries: (texts) => fromControl("report.series", (texts || []).map((text) => text.trim()).join(";")),
-    reportWindow: (text) => fromControl("report.window", (text || "").trim()),
+    reportSeries: (texts) => fromField("report.series", texts),
+    reportWindow: (text) => fromField("report.window", (text || "").trim()),
+    reportState: (state) => {
+      ({ columns, measured } = state);
+      return noUpdate();
+    },
     /* The controls follow every change of the view. */
     reportControls: (view) => {
-      if (!view) return Array(6).fill(noUpdate());
+      if (!view) return Array(3).fill(noUpdate());
       follow(view);
       const options = view.options || {};
-      const ofSwitch = (name) => toControl(name, options[name] === "1" ? "1" : "", (value) => value === "1");
+      for (const button of document.querySelectorAll("[data-report-switch]"))
+        button.setAttribute("aria-pressed", String(options[button.dataset.reportSwitch] === "1"));
       return [
         view.experiment || noUpdate(),
-        ofSwitch("report.picked"),
-        ofSwitch("report.profiled"),
-        ofSwitch("report.overlap"),
-        toControl("report.window", options["report.window"] || "", (value) => value),
-        toControl("report.series", options["report.series"] || "", (value) =>
-          value ? value.split(";").map((text) => text.trim()).filter(Boolean) : []),
+        toField("report.window", options),
+        toField("report.series", options),
       ];
-    },
-    /* Ignore columns that the server set: they are not the user's choice. */
-    reportColumns: (columns, state) => {
-      const known = (state && state.columns) || [];
-      const same = columns && columns.length === known.length && columns.every((c) => known.includes(c));
-      if (columns && !same) choose("report.columns", columns.join(",") || "-");
-      return noUpdate();
     },
   });
 })();

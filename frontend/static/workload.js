@@ -273,6 +273,14 @@
     true,
   );
 
+  /* The run whose log is shown. */
+  document.addEventListener("click", (event) => {
+    const tab = event.target.closest("#workload-log-tabs button");
+    if (!tab) return;
+    for (const one of tab.parentElement.children) one.setAttribute("aria-pressed", String(one === tab));
+    window.dash_clientside.set_props("workload-log-tabs", { "data-value": tab.dataset.run });
+  });
+
   /* A log at its end follows new lines; a log that was scrolled up keeps its position. */
   const atEnd = new WeakMap();
   const isAtEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 24;

@@ -99,7 +99,7 @@ def test_axe_finds_nothing_serious_keys_lead_through_and_nothing_is_too_wide(
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size(VIEWPORT)
     page.reload()  # with charts in the colours of the scheme
-    expect(page.locator("html")).to_have_attribute("data-mantine-color-scheme", "dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     settled(page, path)
     assert findings(page, "color-contrast") == []
     assert watched.errors == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.frontend.compare_support import CARDS, drawn, open_page, query
 
@@ -66,7 +66,7 @@ def test_a_page_that_is_left_draws_nothing_more(site, watched, wait_until):
     assert watched.errors == []
 
 
-def test_charts_have_the_colours_of_the_page_which_are_kept(site, watched):
+def test_charts_have_the_colours_of_the_page_which_are_kept(site, watched, wait_until):
     open_page(watched, site.url, "?c=loss", cards=1)
     first = watched.page.locator(CARDS).first
     paper = first.evaluate("e => getComputedStyle(e).backgroundColor")
@@ -74,12 +74,27 @@ def test_charts_have_the_colours_of_the_page_which_are_kept(site, watched):
     channels = tuple(int(drawn_on[i : i + 2], 16) for i in (1, 3, 5))
     assert paper == f"rgb{channels}"
     root = watched.page.locator("html")
-    expect(root).to_have_attribute("data-mantine-color-scheme", "light")
+    expect(root).to_have_attribute("data-theme", "light")
     watched.page.locator("#scheme").click()
-    expect(root).to_have_attribute("data-mantine-color-scheme", "dark")
+    expect(root).to_have_attribute("data-theme", "dark")
     expect(first).not_to_have_css("background-color", paper)
     expect(first.locator(".main-svg").first).not_to_have_css(
         "background", re.compile(re.escape(paper))
     )
-    watched.page.reload()
-    expect(root).to_have_attribute("data-mantine-color-scheme", "dark")
+    # Before the scripts that draw have arrived.
+    held: list[Route] = []
+    watched.page.route("**/radt-all.js*", lambda route: held.append(route))
+    watched.page.reload(wait_until="commit")
+    expect(root).to_have_attribute("data-theme", "dark")
+    expect(watched.page.locator("body")).to_have_css("background-color", "rgb(20, 22, 26)")
+    expect(watched.page.locator("#scheme")).to_have_count(0)
+    wait_until(lambda: watched.page.evaluate("true") and held, "the question for the scripts")
+    held[0].continue_()
+    watched.page.unroute("**/radt-all.js*")
+    # The system's scheme is followed again once it is chosen.
+    watched.page.locator("#scheme").click()
+    expect(root).to_have_attribute("data-theme", "light")
+    watched.page.emulate_media(color_scheme="dark")
+    expect(root).to_have_attribute("data-theme", "dark")
+    drawn(watched, 1)
+    assert watched.errors == []

@@ -117,7 +117,7 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     assert 1 < len(first) < RUNS
     expect(compare).to_have_text(f"Compare {len(first)} brushed →")
     spot = page.evaluate("""() => {
-        const names = [...document.querySelectorAll("#explore-panel-parallel .mantine-Pill-label")];
+        const names = [...document.querySelectorAll("#explore-panel-parallel .choice-chip")];
         return names.findIndex(name => name.textContent === "lr") / (names.length - 1);
     }""")
     width = page.locator("#explore-parallel").evaluate("element => element.clientWidth")

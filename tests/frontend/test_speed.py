@@ -17,7 +17,7 @@ from radt.frontend.app import create_app
 from radt.frontend.auth import Access
 from radt.frontend.data.lines import LINE_POINTS, points_each
 from radt.frontend.data.source import Source
-from radt.frontend.static_files import FOLDER, PLOTLY, SCRIPTS, STYLES
+from radt.frontend.static_files import FOLDER, PLOTLY, SCHEME, SCRIPTS, STYLES
 from tests.frontend.conftest import Demo, Site, shown
 
 
@@ -37,14 +37,15 @@ def test_browsers_keep_files_whose_address_says_their_time(
     assert "immutable" not in asked
 
 
-def test_the_browsers_part_is_one_script_and_one_style_sheet(
+def test_the_browsers_part_is_one_script_and_one_style_sheet_and_the_scheme(
     demo: Demo, serve: Callable[[], str]
 ) -> None:
     with urllib.request.urlopen(serve()) as answer:
         page = answer.read().decode()
-    assert len(re.findall(r'(?:src|href)="/static/', page)) == 2
+    assert len(re.findall(r'(?:src|href)="/static/', page)) == 3
+    assert SCHEME.address in page.partition("</head>")[0]
     for bundle, suffix in ((SCRIPTS, "js"), (STYLES, "css")):
-        for file in FOLDER.glob(f"*.{suffix}"):
+        for file in set(FOLDER.glob(f"*.{suffix}")) - {FOLDER / "scheme.js"}:
             assert file.read_bytes().rstrip() in bundle.content, file.name
 
 

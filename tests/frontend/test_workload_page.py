@@ -16,6 +16,7 @@ from playwright.sync_api import Page, expect
 import radt
 from radt.model import RunStatus, Scope
 from radt.store.reader import StoreReader
+from tests.frontend.test_accessibility import findings
 from tests.frontend.workload_support import EVIL, SECOND_NS, Bench, Planted, planted_three
 from tests.support.bench import Bench as UsersFolder
 from tests.support.bench import stop_collectors
@@ -82,7 +83,7 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     assert bars(page, 2)["base"][:3] == pytest.approx([1.0, 7.3, 13.6])
     expect(page.locator(".workload-daemon .workload-seat")).to_have_count(3)
     expect(page.locator(".workload-gaps")).to_contain_text("the collector was restarted")
-    page.locator(".workload-tabs label").filter(has_text=re.compile("^b$")).click()
+    page.locator("#workload-log-tabs").get_by_role("button", name="b", exact=True).click()
     expect(page.locator("#workload-log")).to_have_text(EVIL)
     expect(page.locator("#workload-params")).to_contain_text(EVIL)
     expect(page).to_have_title("three of planted · Workload · radt")
@@ -190,10 +191,19 @@ def test_other_workloads_are_a_step_or_a_search_away(bench, serve, watched):
     page.get_by_role("button", name="Previous workload").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
     picker = page.get_by_role("combobox", name="Another workload")
-    if picker.count() == 0:
-        picker = page.get_by_role("textbox", name="Another workload")
-    picker.fill("first")
-    page.get_by_role("option", name=re.compile("^first")).click()
+    chosen = picker.input_value()
+    assert chosen.startswith("second")
+    picker.fill("no such workload")
+    expect(page.get_by_text("No matching workload in this experiment")).to_be_visible()
+    assert findings(page) == []
+    picker.press("Escape")
+    expect(picker).to_have_value(chosen)
+    picker.press("ArrowDown")
+    expect(page.get_by_role("option")).to_have_count(3)
+    assert findings(page) == []
+    picker.fill("FIRST")
+    expect(page.get_by_role("option")).to_have_text([re.compile("^first")])
+    picker.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("first")
     expect(page).to_have_url(re.compile(f"w={first}"))
     drawn(page, "cpu")
