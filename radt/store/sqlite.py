@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from radt.errors import StoreError
@@ -77,7 +77,6 @@ class SqliteBackend(Backend):
         )
         event.listen(engine, "connect", _set_up_writer)
         event.listen(engine, "begin", _begin_immediate)
-        event.listen(engine, "handle_error", _open_anew_if_read_only)
         return engine
 
     def reader_engine(self) -> Engine:
@@ -253,18 +252,6 @@ def _begin_immediate(connection: Connection) -> None:
 
 def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
-
-
-def _open_anew_if_read_only(context: ExceptionContext) -> None:
-    """Let the next transaction open the file again.
-
-    SQLite opens a file that may not be written for reading, and the connection stays so when the
-    disk or the file can be written again.
-    """
-    if str(getattr(context.original_exception, "sqlite_errorname", "")).startswith(
-        "SQLITE_READONLY"
-    ):
-        context.is_disconnect = True
 
 
 def _set_up_reader(connection: sqlite3.Connection, _record: object) -> None:

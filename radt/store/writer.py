@@ -108,6 +108,11 @@ class StoreWriter:
             self._closed = True
             self._engine.dispose()
 
+    def disconnect(self) -> None:
+        """Close the connection; the next transaction opens the store again."""
+        with self._lock:
+            self._engine.dispose()
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Group writes into a transaction: all of them happen, or none.

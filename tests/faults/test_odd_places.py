@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -211,10 +211,15 @@ def test_a_store_opened_on_a_read_only_disk_is_written_once_the_disk_can_be(
 ) -> None:
     path = small_disk.path / "radt.db"
     view = SavedView("best", "/?q=accuracy", 1)
-    with closing(StoreWriter(path)), small_disk.read_only():
-        writer = StoreWriter(path)
+    with ExitStack() as stack:
+        with closing(StoreWriter(path)), small_disk.read_only():
+            writer = stack.enter_context(closing(StoreWriter(path)))
+            reader = stack.enter_context(closing(StoreReader(path)))
+            with pytest.raises(StoreError, match="does not allow writing"):
+                writer.save_view(view)
         with pytest.raises(StoreError, match="does not allow writing"):
             writer.save_view(view)
-    with closing(writer), closing(StoreReader(path)) as reader:
+        writer.disconnect()
+        reader.disconnect()
         writer.save_view(view)
         assert reader.saved_views() == [view]
