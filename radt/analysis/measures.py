@@ -62,6 +62,15 @@ _PEAKS = frozenset(
     if quantity.info.reading is Reading.HIGHEST
     for metric in quantity.info.metrics
 )
+#: What is read of each run, and of the devices of a workload, with its metrics.
+_OF_RUNS, _OF_DEVICES = (
+    {
+        quantity: quantity.info.metrics
+        for quantity in Quantity
+        if quantity.info.subject is subject and quantity.info.reading is not Reading.DERIVED
+    }
+    for subject in (Subject.RUNS, Subject.WORKLOAD)
+)
 _WHOLE_RUN = Within([(EARLIEST_NS, LATEST_NS)])
 
 
@@ -194,11 +203,11 @@ class _Batch:
                 run = of_letter.get(letter)
                 row.append(None if run is None else self._run(run, estimates))
         used_j = [self._used_j(attempt) for attempt in repeats]
+        there = {record.metric for run in runs for record in self.series[run.run_id]}
         values = {
             quantity: estimate
-            for quantity in Quantity
-            if quantity.info.subject is Subject.WORKLOAD
-            and quantity.info.reading is not Reading.DERIVED
+            for quantity, metrics in _OF_DEVICES.items()
+            if not there.isdisjoint(metrics)
             and (estimate := self._devices(quantity, repeats)) is not None
         }
         for quantity, derived in (
@@ -245,11 +254,13 @@ class _Batch:
         if run.status is RunStatus.FINISHED:
             if window.time_per_epoch_s is not None:
                 values[Quantity.TIME_PER_EPOCH] = Measured(window.time_per_epoch_s)
-            for quantity in Quantity:
-                if quantity.info.subject is Subject.RUNS and quantity.info.metrics:
-                    measured = self._first(run.run_id, quantity)
-                    if measured is not None:
-                        values[quantity] = measured
+            there = {record.metric for record in self.series[run.run_id]}
+            for quantity, metrics in _OF_RUNS.items():
+                if there.isdisjoint(metrics):
+                    continue
+                measured = self._first(run.run_id, quantity)
+                if measured is not None:
+                    values[quantity] = measured
         if run.run_id in estimates:
             estimate = estimates[run.run_id]
             values[Quantity.ENERGY_OF_RUNS] = Measured(
@@ -387,6 +398,8 @@ def value_of(
         for row in rows
     ]
     known = [value for row in measured for value in row if value is not None]
+    if not known:
+        return None
     return of_rows(
         [[None if value is None else value.value for value in row] for row in measured],
         quantity.info.combine,

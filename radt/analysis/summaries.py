@@ -46,6 +46,8 @@ SUMS_WITH_SERVICES = {
     Quantity.MEMORY_OF_ALL: Quantity.MEMORY,
 }
 
+_OF_RUNS = tuple(quantity for quantity in Quantity if quantity.info.subject is Subject.RUNS)
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
@@ -379,9 +381,8 @@ def _group(
     name = ", ".join(dict.fromkeys(run.name for run in runs))
     values: dict[AnyQuantity, Estimate] = {
         quantity: estimate
-        for quantity in Quantity
-        if quantity.info.subject is Subject.RUNS
-        and (estimate := value_of(rows, quantity)) is not None
+        for quantity in _OF_RUNS
+        if (estimate := value_of(rows, quantity)) is not None
     }
     time = values.get(Quantity.TIME_PER_EPOCH)
     alone = None if baseline is None else baseline.time_per_epoch
