@@ -142,6 +142,7 @@ def _turn(page: Page, steps: Steps, turn: int) -> None:
         count = page.inner_text("#runs-count")
         watch(page)
         page.fill("#runs-search", f"accuracy.max > 0.{75 + turn} depth = 8")
+        page.keyboard.press("Enter")  # without waiting for another key
         return done(f'document.querySelector("#runs-count").textContent !== "{count}"')
 
     def group(key: str, opened: str) -> float | None:
