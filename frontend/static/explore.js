@@ -295,7 +295,7 @@
     const ends = range || whole;
     const inner = axis.texts ? (end ? Math.floor : Math.ceil)(ends[end])
       : Math.min(Math.max(ends[end], scale.low), scale.high);
-    const at = Math.min(Math.max(scale.at(ends[end]), 0), 1);
+    const placeOfEnd = (value) => Math.min(Math.max(scale.at(value), 0), 1);
     const step = axis.texts ? 1 / axis.texts.length : 0.02;
     const steps = { ArrowUp: step, ArrowRight: step, ArrowDown: -step, ArrowLeft: -step,
       PageUp: 5 * step, PageDown: -5 * step, Home: -1, End: 1 };
@@ -306,18 +306,18 @@
       onkeydown: (event) => {
         if (event.key === "Delete") brush({ [axis.key]: null });
         else if (event.key in steps) {
-          const other = scale.at(ends[1 - end]);
-          const least = end ? Math.max(other, 0) + step : 0;
-          const most = end ? 1 : Math.min(other, 1) - step;
-          const next = Math.min(Math.max(at + steps[event.key], least), most);
-          const moved = ends.map((value, place) => (place === end ? scale.back(next) : value));
+          const now = brushes()[axis.key] || whole; /* a key may come before the last one is drawn */
+          const other = placeOfEnd(now[1 - end]);
+          const [least, most] = end ? [other + step, 1] : [0, other - step];
+          const next = Math.min(Math.max(placeOfEnd(now[end]) + steps[event.key], least), most);
+          const moved = now.map((value, place) => (place === end ? scale.back(next) : value));
           brush({ [axis.key]: scale.at(moved[0]) < 1e-3 && scale.at(moved[1]) > 1 - 1e-3 ? null : moved });
         } else return;
         event.preventDefault();
       },
     });
     element.style.left = `${left(n)}px`;
-    element.style.top = `${top + (1 - at) * height}px`;
+    element.style.top = `${top + (1 - placeOfEnd(ends[end])) * height}px`;
     return element;
   }
 
