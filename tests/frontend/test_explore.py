@@ -53,6 +53,11 @@ def truth(study: Path) -> pd.DataFrame:
 
 def open_page(page: Page, url: str, query: str = "") -> None:
     page.goto(f"{url}/explore{query}")
+    settled(page)
+
+
+def settled(page: Page) -> None:
+    """Wait for the last part of the page, after which nothing moves."""
     shown(page, "#explore-importance :is(table, p:not(.explore-wait))")
 
 
@@ -134,6 +139,7 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     until(lambda: "explore.brush" in page.url, "the address")
     page.reload()
     expect(compare).to_have_text(f"Compare {len(both)} brushed →")
+    settled(page)
     point_at_any(page)
     tip = page.locator("#explore-tip")
     name = tip.locator("strong").inner_text().split()[0]
