@@ -29,7 +29,6 @@ from radt.model import SOFTWARE, SeriesKind
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
-from radt.store.tidy import origin_ns
 from radt.technique_metrics import standard_unit
 from radt.usage import KERNEL
 
@@ -276,7 +275,7 @@ class _Batch:
             case Statistic.MIN:
                 return float(values.min())
         met = np.flatnonzero(quantity.met(values))
-        return float(times_ns[met[0]] - origin_ns(run)) / 1e9 if len(met) else None
+        return float(times_ns[met[0]] - run.origin_ns) / 1e9 if len(met) else None
 
 
 def _by_metric(records: Iterable[SeriesRecord]) -> dict[str, list[SeriesRecord]]:

@@ -25,7 +25,6 @@ from radt.store.tidy import (
     LABELS,
     SCHEMA,
     elapsed_s,
-    origin_ns,
     parquet_writer,
     tidy_table,
 )
@@ -122,7 +121,7 @@ def series_frame(
     series, samples = [series[i] for i in filled], [samples[i] for i in filled]
     counts = [len(points) for points in samples]
     together = joined(samples)
-    origins = {run.run_id: origin_ns(run) for run in runs}
+    origins = {run.run_id: run.origin_ns for run in runs}
     starts = np.repeat(
         np.array([origins[record.run_id] for record in series], dtype=np.int64), counts
     )

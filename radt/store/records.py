@@ -72,6 +72,11 @@ class RunRecord:
     end_reason: str = ""
 
     @property
+    def origin_ns(self) -> int:
+        """Return the origin of its elapsed time: its start, else its creation."""
+        return self.created_ns if self.started_ns is None else self.started_ns
+
+    @property
     def is_from_mlflow(self) -> bool:
         """Return whether the run was imported from MLflow, which does not know its machine.
 

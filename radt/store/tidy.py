@@ -88,11 +88,6 @@ NUMBERED = pa.field(SERIES_NO, pa.int32(), nullable=False)
 NUMBERED_SCHEMA = pa.schema([NUMBERED, *_FIELDS], metadata=pandas_notes([NUMBERED, *_FIELDS]))
 
 
-def origin_ns(run: RunRecord) -> int:
-    """Return the origin of ``elapsed_s``: the run's start, else its creation."""
-    return run.created_ns if run.started_ns is None else run.started_ns
-
-
 def elapsed_s(times_ns: Int64Array, origins_ns: Int64Array | int) -> np.ndarray:
     """Return seconds since an origin (N,)."""
     # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
@@ -121,7 +116,7 @@ def tidy_table(
     columns: dict[str, pa.Array] = {
         SERIES_NO: each([record.series_no for record in series], pa.int32()),
         "time": _array(together.times_ns, _TIME),
-        "elapsed_s": _array(elapsed_s(together.times_ns, origin_ns(run)), pa.float64()),
+        "elapsed_s": _array(elapsed_s(together.times_ns, run.origin_ns), pa.float64()),
         # NaN is a value here (a diverged loss); numbers keep every bit.
         "value": _array(together.values, pa.float64()),
         "step": _steps(together),

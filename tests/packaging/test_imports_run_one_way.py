@@ -157,15 +157,17 @@ def test_what_scripts_import_needs_the_standard_library_only(module: str) -> Non
     assert foreign == set()
 
 
-def test_the_runner_starts_without_what_takes_long_to_import() -> None:
+def test_the_runner_starts_and_reports_without_what_takes_long_to_import() -> None:
     program = (
         "import sys; import radt.cli.run, radt.runner.start; "
-        "print({'mlflow', 'numpy', 'pandas', 'sqlalchemy', 'torch'} & set(sys.modules))"
+        "print({'mlflow', 'numpy', 'pandas', 'sqlalchemy', 'torch'} & set(sys.modules)); "
+        "import radt.analysis.report, radt.render.report; "
+        "print({'mlflow', 'pandas', 'pyarrow', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "set()\n"
+    assert done.stdout == "set()\nset()\n"
 
 
 DASHBOARD = ROOT / "frontend"
