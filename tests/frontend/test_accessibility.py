@@ -16,12 +16,19 @@ PATHS = [page.path for page in PAGES]
 SERIOUS = ("serious", "critical")
 
 
-def findings(page: Page, *rules: str) -> list[str]:
-    """What axe-core calls serious (by these rules), each with the elements that it is about."""
+def findings(page: Page, *rules: str, without: str = "") -> list[str]:
+    """What axe-core calls serious (by these rules), each with the elements that it is about.
+
+    Args:
+        page: Where it looks.
+        rules: All if empty.
+        without: Selector of a part where it does not look.
+    """
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if rules:
         options["runOnly"] = list(rules)
-    results: dict[str, Any] = Axe().run(page, options=options).response
+    context = {"exclude": [[without]]} if without else None
+    results: dict[str, Any] = Axe().run(page, context, options).response
     assert results["passes"], "axe-core looked at nothing"
     return [
         f"{found['id']}: {found['help']}: "
