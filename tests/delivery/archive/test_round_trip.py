@@ -432,6 +432,7 @@ def test_writing_needs_no_pandas_and_says_what_became_of_each_run(
         capture_output=True,
         text=True,
         check=True,
+        start_new_session=True,  # whose weight it lowers: not that of all tests
     )
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["run_id"] for one in said] == ["b" * 32, "c" * 32, run.run_id]
@@ -448,7 +449,9 @@ def test_a_damaged_chunk_is_final(writer: StoreWriter, run: RunRecord) -> None:
     with writer._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE chunk SET checksum = checksum + 1 WHERE series_no = 1")
     command = [sys.executable, "-P", "-m", "radt.delivery.archive", "--store", str(writer.path)]
-    done = subprocess.run([*command, run.run_id], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, run.run_id], capture_output=True, text=True, check=True, start_new_session=True
+    )
     outcome = json.loads(done.stdout)
     assert outcome["final"]
     assert "damaged" in outcome["problem"]
