@@ -3,6 +3,7 @@
 
 (function () {
   const { radt } = window;
+  const { number } = radt;
 
   /* Light to dark on paper, dark to light on black: plasma of matplotlib, where it has contrast. */
   const RAMPS = {
@@ -10,19 +11,6 @@
     dark: ["#c13b82", "#e16462", "#fca636", "#f0f921"],
   };
   const DECADES_FOR_LOG = 2;
-
-  /* ---- numbers ------------------------------------------------------------------------------- */
-
-  function number(value) {
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e6))
-      return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−")
-        .replace("e-", "e−");
-    const text = String(Number(value.toPrecision(4)));
-    const [whole, rest] = text.split(".");
-    const grouped = whole.length > 4 ? whole.replace(/\B(?=(\d{3})+$)/g, ",") : whole;
-    return (rest ? `${grouped}.${rest}` : grouped).replace("-", "−");
-  }
 
   /* ---- scales: from the values of a column to a place from 0 to 1, and back ----------------- */
 

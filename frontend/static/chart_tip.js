@@ -16,13 +16,6 @@
     return mark;
   }
 
-  const number = (value) => {
-    if (value === 0) return "0";
-    const size = Math.abs(value);
-    if (size >= 1e5 || size < 1e-3) return value.toExponential(2);
-    return String(Number(value.toPrecision(4)));
-  };
-
   /* `at` is the place, `text` what is there, `rows` are values in words as { colour, name, value,
      note, of }, one of which is the `nearest`; `foot` is more about that one. `of` is a heading over
      rows that have the same. */
@@ -68,5 +61,5 @@
     return at - xs[low] <= xs[high] - at ? low : high;
   }
 
-  radt.tip = { MAX_ROWS, ink, number, show, hide, nearest };
+  radt.tip = { MAX_ROWS, ink, show, hide, nearest };
 })();

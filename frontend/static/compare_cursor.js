@@ -4,8 +4,8 @@
 
 (function () {
   const page = window.radt.compare;
-  const { h, clock, setWindow, tip } = window.radt;
-  const { number, nearest: placeOf } = tip;
+  const { h, clock, number, setWindow, tip } = window.radt;
+  const { nearest: placeOf } = tip;
 
   /* ---- zoom ---------------------------------------------------------------------------------- */
 

@@ -34,6 +34,9 @@
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
 
+  /* Whether a box shows the end of what it holds. */
+  const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
+
   /* A short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
     const element = h("span", { class: className });
@@ -64,6 +67,18 @@
     const minutes = Math.floor(whole / 60) % 60;
     const parts = hours ? [hours, two(minutes), two(whole % 60)] : [minutes, two(whole % 60)];
     return (seconds < 0 ? "−" : "") + parts.join(":") + (rest ? `.${rest}` : "");
+  }
+
+  /* Four significant digits: `12,340`, `0.5`, `1.2e−7`. */
+  function number(value) {
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 1e-3 || size >= 1e6))
+      return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−")
+        .replace("e-", "e−");
+    const text = String(Number(value.toPrecision(4)));
+    const [whole, rest] = text.split(".");
+    const grouped = whole.length > 4 ? whole.replace(/\B(?=(\d{3})+$)/g, ",") : whole;
+    return (rest ? `${grouped}.${rest}` : grouped).replace("-", "−");
   }
 
   /* ---- requests ------------------------------------------------------------------------------ */
@@ -146,8 +161,8 @@
   const register = (functions) => Object.assign(dash.radt, functions);
 
   const radt = (window.radt = {
-    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, clock, open, follow,
-    post, change, setPart, setWindow, register,
+    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, isAtEnd, clock, number,
+    open, follow, post, change, setPart, setWindow, register,
   });
 
   /* A page that comes to the front polls at once: browsers slow down pages in the background. */

@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const { h, refill, setText } = window.radt;
+  const { h, isAtEnd, refill, setText } = window.radt;
   /* Parts kept on the page, each of up to 64 KB; others are fetched again where one scrolls. */
   const MOST = 24;
   const FULL = 64 * 1024;
@@ -17,7 +17,6 @@
   const parts = () => [...byId("run-log").querySelectorAll(".run-part")];
   const start = () => Number(parts()[0].dataset.start);
   const end = () => Number(parts().at(-1).dataset.end);
-  const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
   const isWhole = () => end() + log.rest >= log.size;
   const lines = (texts) => texts.map((text) => h("div", {}, text || "\n"));
 

@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const { change, clock, open, setPart, setWindow, noUpdate, tip } = window.radt;
+  const { change, clock, isAtEnd, number, open, setPart, setWindow, noUpdate, tip } = window.radt;
   const frameOf = () => document.querySelector(".workload-time");
   const axis = () => (frameOf() && frameOf().dataset.axis) || "barrier";
 
@@ -181,7 +181,7 @@
     const rows = found.map(({ meta, value }) => ({
       colour: meta.colour,
       name: meta.name,
-      value: `${tip.number(value)}${unit}`,
+      value: `${number(value)}${unit}`,
       note: meta.estimated && "estimated",
     }));
     const nearest = found.reduce((best, one) => (best && best.away <= one.away ? best : one), null);
@@ -283,7 +283,6 @@
 
   /* A log at its end follows new lines; a log that was scrolled up keeps its position. */
   const atEnd = new WeakMap();
-  const isAtEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
   document.addEventListener(
     "scroll",
     (event) => {
