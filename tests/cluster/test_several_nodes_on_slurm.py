@@ -254,10 +254,8 @@ def test_a_bundle_with_repeats_is_ended_in_every_way_and_goes_on(study: Study) -
         *("sbatch", "--parsable", "--partition=main", "--nodes=2", "--exclusive"),
         *("--output=/dev/null", "--wrap=sleep 1000"),
     ).strip()
-    wait_until(
-        lambda: all(text.startswith("QUEUED 1/2") for text in study.statuses()),
-        "another place in the queue",
-    )
+    running = (*job_ids, "--states=running")
+    wait_until(lambda: slurm.run(*running).split() == [preempting], "the nodes for another job")
     slurm.run("scancel", preempting)
     runs.append(study.next_run(follower, runs))
     # The time limit, for which Slurm looks twice a minute.
@@ -280,9 +278,8 @@ def test_a_bundle_with_repeats_is_ended_in_every_way_and_goes_on(study: Study) -
     slurm.kill_node("node2")
     slurm.declare_down("node2")
     (job,) = slurm.run(*job_ids).split()
-    wait_until(
-        lambda: all(text.startswith("QUEUED") for text in study.statuses()), "the end of the run"
-    )
+    pending = (*job_ids, "--states=pending")
+    wait_until(lambda: slurm.run(*pending).split() == [job], "the job in the queue again")
     (study.folder / "go").touch()
     slurm.start_node("node2")
     slurm.wait_idle()
