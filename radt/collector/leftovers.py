@@ -223,9 +223,7 @@ class _Leftover:
                 return
             pid, started_ns = end.pid, end.started_ns
         began_ns = self._began_ns = manifest.clock.to_wall_ns(started_ns)
-        if self._run.ended_ns is None:
-            self._writer.update_run(self._run.run_id, status=RunStatus.RUNNING)
-        self._writer.update_run(self._run.run_id, pid=pid, started_ns=began_ns)
+        self._writer.begin_run(self._run.run_id, pid, began_ns)
         if self._reader.workload(self._run.workload_id).barrier_ns is None:
             self._writer.update_workload(self._run.workload_id, barrier_ns=began_ns)
 

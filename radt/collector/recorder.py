@@ -208,12 +208,8 @@ class RunRecorder:
         run_id, writer = self.run.run_id, self._writer
         if pending.announce:
             assert self.run.started_ns is not None
-            writer.update_run(
-                run_id,
-                status=RunStatus.RUNNING,
-                pid=self.run.pid,
-                started_ns=self._clock.to_wall_ns(self.run.started_ns),
-            )
+            started_ns = self._clock.to_wall_ns(self.run.started_ns)
+            writer.begin_run(run_id, self.run.pid, started_ns)
         pending.journal.write(writer, run_id, pending.series, pending.batches, pending.markers)
         for ledger in pending.taken.ledgers:
             writer.put_ledger(ledger)

@@ -82,10 +82,6 @@ class StoreReader:
         """Close the store. Idempotent."""
         self._database.close()
 
-    def disconnect(self) -> None:
-        """Close the connections; the next query opens the store again."""
-        self._database.close()
-
     def change_token(self) -> int:
         """Return a number that changes with every write to the store; costs microseconds.
 

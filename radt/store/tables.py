@@ -258,6 +258,10 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+BEGIN_RUN = text(
+    "UPDATE run SET status = CASE WHEN ended_ns IS NULL THEN :status ELSE status END, "
+    "pid = :pid, started_ns = :started_ns WHERE run_id = :run_id"
+)
 END_RUN = text(
     "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
     "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"

@@ -205,6 +205,19 @@ class StoreWriter:
         """
         self._update(RUNS, run_id, fields, self._changed_runs)
 
+    def begin_run(self, run_id: str, pid: int | None, started_ns: int) -> None:
+        """Set how a run began; it is RUNNING then unless others have ended it.
+
+        Raises:
+            RunNotFoundError: The run does not exist.
+        """
+        row = {"run_id": run_id, "pid": pid, "started_ns": started_ns}
+        with self._writing() as connection:
+            running = {"status": to_column(RunStatus.RUNNING)}
+            if not connection.execute(tables.BEGIN_RUN, row | running).rowcount:
+                tables.check_exists(connection, RUNS, run_id)
+            self._changed_runs.add(run_id)
+
     def end_run(
         self,
         run_id: str,

@@ -94,6 +94,20 @@ def test_open_spans_end_with_the_run_though_the_store_failed_at_the_end(
     assert marker.end_ns is not None
 
 
+def test_a_beginning_that_is_stored_late_does_not_undo_the_end(
+    tmp_path: Path, writer: StoreWriter, recorder_of: Callable[[ActiveRun], RunRecorder]
+) -> None:
+    """The runner ends its run where the collector could not write for a while."""
+    run = _run(tmp_path)
+    run.started(1, 10 * S)
+    recorder = recorder_of(run)
+    writer.end_run(RUN, RunStatus.FINISHED, 20 * S)
+    recorder.finish(Ending(20 * S, RunStatus.FINISHED))
+    with StoreReader(tmp_path / "radt.db") as reader:
+        record = reader.run(RUN)
+    assert (record.status, record.pid) == (RunStatus.FINISHED, 1)
+
+
 def test_a_listener_without_values_keeps_its_account_over_a_restart(
     tmp_path: Path,
     writer: StoreWriter,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,18 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
+from tests.support.disk import SmallDisk, small_disk
+from tests.support.waiting import wait_until
 
+__all__ = ["small_disk"]
+
+#: Has a store open.
+HOLDS = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(connection.execute("SELECT count(*) FROM run").fetchone(), flush=True)
+sys.stdin.read()
+"""
 BAD, GOOD = "b" * 32, "g" * 32
 
 
@@ -75,6 +89,35 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(
     reader = StoreReader(path)
     assert {reader.run(one).status for one in (BAD, GOOD)} == {RunStatus.FINISHED}
     reader.close()
+
+
+def test_a_store_that_was_opened_on_a_read_only_disk_is_written_once_the_disk_can_be(
+    small_disk: SmallDisk,
+) -> None:
+    path = small_disk.path / "radt.db"
+    with StoreWriter(path) as runner:
+        runner.put_workload(WorkloadRecord("w", "e", "1", created_ns=1))
+        runner.put_run(RunRecord(GOOD, "w", "e", "1", "A", "", created_ns=1))
+        other = subprocess.Popen(  # as the runner: with nobody, SQLite opens nothing there
+            [sys.executable, "-c", HOLDS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert other.stdout is not None
+        other.stdout.readline()
+    with ExitStack() as stack:
+        stack.enter_context(other)
+        stack.callback(other.kill)
+        with small_disk.read_only():
+            sink = StoreSink(
+                path, Clock.for_machine, 0.02, ProcessTable(), Deliverers(), lambda run: None
+            )
+            stack.callback(sink.stop, 180)
+            run = _started(sink, GOOD)
+            wait_until(lambda: "does not allow writing" in sink.problem, "a failed write")
+        run.end(Ending(10**12, RunStatus.FINISHED))
+        sink.wake()
+        assert run.done.wait(180)
+        with closing(StoreReader(path)) as reader:
+            assert reader.run(GOOD).status is RunStatus.FINISHED
 
 
 def test_one_that_cannot_be_prepared_does_not_keep_the_others(

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
-from radt.store.records import SavedView
-from radt.store.writer import StoreWriter
 from tests.support.bench import Bench, stop_collectors, wait_until
 from tests.support.disk import SmallDisk
 
@@ -204,22 +201,3 @@ def test_what_is_recorded_is_for_its_user_alone(bench: Bench) -> None:
         private += [bench.home / "logs", bench.home / "runs", spool, spool / "output.log"]
         assert len(private) >= 6
         assert [file.name for file in private if file.stat().st_mode & 0o077] == []
-
-
-def test_a_store_opened_on_a_read_only_disk_is_written_once_the_disk_can_be(
-    small_disk: SmallDisk,
-) -> None:
-    path = small_disk.path / "radt.db"
-    view = SavedView("best", "/?q=accuracy", 1)
-    with ExitStack() as stack:
-        with closing(StoreWriter(path)), small_disk.read_only():
-            writer = stack.enter_context(closing(StoreWriter(path)))
-            reader = stack.enter_context(closing(StoreReader(path)))
-            with pytest.raises(StoreError, match="does not allow writing"):
-                writer.save_view(view)
-        with pytest.raises(StoreError, match="does not allow writing"):
-            writer.save_view(view)
-        writer.disconnect()
-        reader.disconnect()
-        writer.save_view(view)
-        assert reader.saved_views() == [view]
