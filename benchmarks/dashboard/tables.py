@@ -41,6 +41,12 @@ MOST_FIRST_S, MOST_CLICK_S = 1.0, 0.2
 #: What "still usable" is taken for with ten times as many runs.
 MOST_VAST_FIRST_S, MOST_VAST_CLICK_S = 5.0, 1.0
 PATIENCE_S = 60.0
+#: A report of more runs takes minutes.
+MOST_REPORTED = 20_000
+_PAGES = (
+    (EXPLORE, "/explore", "#explore-scatter canvas[aria-label]"),
+    (REPORT, "/report", "#report-table tbody tr"),
+)
 _ROW = ".runs-body .runs-row:not([data-loading])"
 _HEAD = ".runs-cell{} > [data-focus='accuracy.max']"
 #: The heading after each click on it.
@@ -100,10 +106,7 @@ def _radt(found: Findings, store: Path, runs: int, first_s: float, click_s: floa
             for turn in range(len(_ORDERS)):
                 _turn(page, steps, turn)
             memory[LAST] = server.resident_bytes
-        for name, path, selector in (
-            (EXPLORE, "/explore", "#explore-scatter canvas[aria-label]"),
-            (REPORT, "/report", "#report-table tbody tr"),
-        ):
+        for name, path, selector in _PAGES if runs <= MOST_REPORTED else _PAGES[:1]:
             with new_page(browser) as page:
                 watch_opening(page, selector)
                 steps.take(name, partial(opened_s, page, server.url + path))
