@@ -211,6 +211,8 @@ def _total(row: MetricRow) -> str:
         return ""
     if row.total is None:
         return units.NO_VALUE
+    if row.series.unit == "1":  # a count; it is a ratio for other series
+        return units.significant(row.total, 4)
     scale = unit_scale(row.series.unit, row.total)
     return f"{units.significant(row.total * scale.factor, 4)} {scale.label}".rstrip()
 

@@ -83,7 +83,7 @@ def layout(source: Source, view: View) -> Component:
             dcc.Store(id="runs-first", data=dict(first_answer(source, view))),
             dcc.Store(id="runs-done"),
         ],
-        className="runs",
+        className="runs-page",
     )
 
 

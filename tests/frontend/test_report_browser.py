@@ -62,6 +62,10 @@ def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, wa
     page = watched.page
     page.goto(f"{serve()}/report")
     shown(page, ".report-chart .barlayer .point path")
+    heights = page.locator("#report-table tbody tr").evaluate_all(
+        "rows => rows.map(row => row.getBoundingClientRect().height)"
+    )
+    assert max(heights) < 80
     charts = page.locator(".report-chart:visible")
     expect(charts.locator("h2")).to_have_text(
         [

@@ -147,6 +147,8 @@ def test_a_real_run_shows_what_its_script_logged(tmp_path, serve, watched):
         assert counter[1:4] == ["–"] * 3
         assert in_bytes(f"{counter[4]} {counter[0]}") == pytest.approx(rate, rel=1e-3)
         assert in_bytes(counter[5]) == pytest.approx(total, rel=1e-3)
+        totals = page.locator("tr[data-metric] td:nth-child(7)").all_inner_texts()
+        assert not any("%" in text for text in totals)
         log = page.locator("#run-log")
         expect(log).to_contain_text("the end")
         page.get_by_placeholder("Search the log").fill("the end")
