@@ -377,6 +377,20 @@ def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
         assert study.queue() == [] and not slurm.job_processes("node1")
 
 
+def test_a_controller_that_is_killed_right_after_a_submission(tmp_path: Path) -> None:
+    """What it has not saved by then it forgets, and gives its numbers to others: on its own."""
+    with slurm_cluster(2, 0) as slurm, study_on(slurm, tmp_path) as study:
+        study.write({"solo": 1, "pair": 2})
+        follower = study.start("study.csv")
+        wait_until(study.queue, "a submission")
+        slurm.kill_controller()
+        slurm.start_controller()
+        study.go()
+        output, _ = follower.communicate()
+        assert follower.returncode == 0, output
+        study.finished_once({"solo": 1, "pair": 2})
+
+
 def test_no_slurm_here(study: Study) -> None:
     study.write({"solo": 1})
     study.environ = {**study.environ, "PATH": str(study.folder)}
