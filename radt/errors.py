@@ -198,6 +198,10 @@ class NoStoreError(StoreError):
     """A database has no store in it."""
 
 
+class ReadOnlyStoreError(StoreError):
+    """The store does not allow writing."""
+
+
 class SchemaTooNewError(StoreError):
     """The store was written by a newer radt."""
 

@@ -175,10 +175,6 @@ class StoreSink:
         if not self.problem:
             log.warning("%s", error)
         self.problem = str(error)
-        # SQLite opens a file on a read-only disk for reading, and the connection stays so when the
-        # disk can be written again.
-        if self._writer is not None:
-            self._writer.disconnect()
         pause_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, _MAX_BACKOFF_S)
         return pause_s
 

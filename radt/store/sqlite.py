@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
-from radt.errors import StoreError
+from radt.errors import ReadOnlyStoreError, StoreError
 from radt.store.backend import Backend, Changes, Dialect, StoreAddress
 
 #: Marks the file as a store; set by the first migration. "radT" in ASCII.
@@ -130,7 +130,8 @@ class SqliteBackend(Backend):
         if plain in _REMEDIES:
             cause, remedy = _REMEDIES[plain]
             cause = cause.format(path=self.path, timeout=BUSY_TIMEOUT_S)
-            return StoreError(f"{cause} ({error})", remedy)
+            kind = ReadOnlyStoreError if plain == "SQLITE_READONLY" else StoreError
+            return kind(f"{cause} ({error})", remedy)
         return StoreError(f"the store {self.path} refused a statement: {error}")
 
     @contextmanager

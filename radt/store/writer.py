@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection, TextClause
 
-from radt.errors import StoreError
+from radt.errors import ReadOnlyStoreError, StoreError
 from radt.model import RunStatus
 from radt.run_name import number_of, numbered
 from radt.store import tables
@@ -108,11 +108,6 @@ class StoreWriter:
             self._closed = True
             self._engine.dispose()
 
-    def disconnect(self) -> None:
-        """Close the connection; the next transaction opens the store again."""
-        with self._lock:
-            self._engine.dispose()
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Group writes into a transaction: all of them happen, or none.
@@ -143,9 +138,13 @@ class StoreWriter:
                 tables.raise_revisions(
                     self._connection, self._changed_runs, self._changed_workloads
                 )
-        except BaseException:
+        except BaseException as error:
             self._series.clear()
             self._loose.clear()
+            if isinstance(error, ReadOnlyStoreError):
+                # SQLite opens a file on a read-only disk for reading, and the connection stays so
+                # when the disk can be written again: the next transaction opens it anew.
+                self._engine.dispose()
             raise
         finally:
             self._connection = None
