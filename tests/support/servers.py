@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from psycopg2 import sql
 from psycopg2.errors import DuplicateDatabase
@@ -222,13 +223,11 @@ def slurm_cluster(
         gpus: Of each node, without a driver: how many, or how many of each type.
         settings: Lines of ``slurm.conf`` that are to be otherwise.
     """
-    with server_folder() as folder:
-        slurm = Slurm(folder, nodes, gpus, settings=settings)
-        try:
-            slurm.start()
-            yield slurm
-        finally:
-            slurm.stop()
+    with (
+        server_folder() as folder,
+        _running(Slurm(folder, nodes, gpus, settings=settings)) as slurm,
+    ):
+        yield slurm
 
 
 @contextmanager
@@ -236,13 +235,27 @@ def isolated_slurm_cluster(
     nodes: int = 3, gpus: int = 2, *, settings: Mapping[str, str] | None = None
 ) -> Iterator[IsolatedSlurm]:
     """A Slurm cluster whose nodes are machines of their own (root only); see `IsolatedSlurm`."""
-    with server_folder() as folder:
-        slurm = IsolatedSlurm(folder, nodes, gpus, settings=settings)
-        try:
-            slurm.start()
-            yield slurm
-        finally:
-            slurm.stop()
+    with (
+        server_folder() as folder,
+        _running(IsolatedSlurm(folder, nodes, gpus, settings=settings)) as slurm,
+    ):
+        yield slurm
+
+
+_SlurmT = TypeVar("_SlurmT", bound=Slurm)
+
+
+@contextmanager
+def _running(slurm: _SlurmT) -> Iterator[_SlurmT]:
+    """A cluster from its start to its end; a failure says what its daemons said last."""
+    try:
+        slurm.start()
+        yield slurm
+    except Exception as error:
+        error.add_note(slurm.last_words())
+        raise
+    finally:
+        slurm.stop()
 
 
 def clean_environ() -> dict[str, str]:

@@ -163,6 +163,11 @@ class Slurm:
         lines = (line.split() for line in text.splitlines())
         return [dict(word.split("=", 1) for word in line if "=" in word) for line in lines]
 
+    def last_words(self) -> str:
+        """The ends of the daemons' logs, for a test that failed."""
+        daemons = {"slurmctld": self._controller, **self._slurmds}
+        return "\n".join(f"{name}: {last_lines(daemon.log)}" for name, daemon in daemons.items())
+
     def start_now(self, job: str) -> None:
         """Let a job start that was queued again, which waits two minutes by itself."""
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
