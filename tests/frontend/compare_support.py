@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from playwright.sync_api import Locator
 
-from tests.frontend.conftest import Watched
+from tests.frontend.conftest import Watched, bounds
 
 PULSE = re.compile(r"revision\.data")
 CHART = '.card[data-metric="{}"] .js-plotly-plot'
@@ -91,8 +91,7 @@ def row(watched: Watched, title: str) -> Locator:
 
 def drag_zoom(watched: Watched, metric: str, start: float, end: float) -> None:
     """Draw a zoom from one share of a chart's width to another."""
-    frame = chart(watched, metric).locator(".nsewdrag").first.bounding_box()
-    assert frame is not None
+    frame = bounds(chart(watched, metric).locator(".nsewdrag").first)
     at_y = frame["y"] + frame["height"] / 2
     mouse = watched.page.mouse
     mouse.move(frame["x"] + frame["width"] * start, at_y)

@@ -16,6 +16,8 @@ import pytest
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
+    FloatRect,
+    Locator,
     Page,
     Playwright,
     ViewportSize,
@@ -574,6 +576,11 @@ def shown(page: Page, selector: str) -> None:
         """selector => [...document.querySelectorAll(selector)].some(e => e.checkVisibility())""",
         arg=selector,
     )
+
+
+def bounds(locator: Locator) -> FloatRect:
+    """Where an element is, once it is drawn: one that was just replaced is nowhere for a moment."""
+    return waiting.wait_until(locator.bounding_box, f"{locator} drawn")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.frontend.compare_support import (
     traces,
     x_range,
 )
-from tests.frontend.conftest import patient
+from tests.frontend.conftest import bounds, patient
 
 RSS = "process.memory.rss"
 
@@ -166,7 +166,7 @@ def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
 
     asked = []
     watched.on("request", lambda request: asked.append(request.url))
-    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    frame = bounds(chart(watched, "loss").locator(".nsewdrag").first)
     watched.page.mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + 40)
     watched.page.mouse.move(frame["x"] + frame["width"] / 3, frame["y"] + 40)
     cursor = card(watched, RSS).locator(".cursor")
@@ -180,7 +180,7 @@ def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     expect(tip.locator("tr")).to_have_count(6)
     shown = tip.locator("td:nth-child(3)").all_inner_texts()
     assert [float(text) for text in shown] == sorted(map(float, shown), reverse=True)
-    box = tip.bounding_box()
+    box = bounds(tip)
     assert box["x"] > frame["x"] + frame["width"] / 3
     bold = tip.locator("[data-nearest] .tip-name").inner_text()
     expect(watched.page.locator(".pick[data-lit]")).to_have_count(1)
@@ -207,7 +207,7 @@ def test_values_are_those_that_are_loaded_and_keys_zoom(site, watched, wait_unti
         for name, run_id in site.demo.run_ids.items()
         if name != "mix b"  # the only one of the large model
     ]
-    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    frame = bounds(chart(watched, "loss").locator(".nsewdrag").first)
     page.mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + 40)
     page.mouse.move(frame["x"] + frame["width"] / 3, frame["y"] + 40)
     tip = page.locator(".tip")
@@ -265,7 +265,7 @@ def test_a_zoom_that_is_being_drawn_is_not_disturbed_by_news(demo, serve, watche
     running = demo.run("a", "cnn-small", 4.0, status=RunStatus.RUNNING)
     demo.workload("live", "now", [running])
     open_page(watched, serve())
-    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    frame = bounds(chart(watched, "loss").locator(".nsewdrag").first)
     at_y = frame["y"] + frame["height"] / 2
     mouse = watched.page.mouse
     mouse.move(frame["x"] + frame["width"] * 0.2, at_y)

@@ -15,6 +15,7 @@ from tests.frontend.compare_support import (
     query,
     row,
 )
+from tests.frontend.conftest import bounds
 
 RSS = "process.memory.rss"
 CPU = "process.cpu.utilization"
@@ -169,8 +170,8 @@ def test_charts_are_moved_by_pointer_and_keyboard(site, watched, wait_until):
     assert order(watched) == before
     graph = chart(watched, "loss")
     graph.evaluate("g => { g.dataset.kept = 'yes' }")
-    head = card(watched, "loss").locator(".card-head").bounding_box()
-    goal = card(watched, RSS).bounding_box()
+    head = bounds(card(watched, "loss").locator(".card-head"))
+    goal = bounds(card(watched, RSS))
     mouse = watched.page.mouse
     mouse.move(head["x"] + head["width"] - 80, head["y"] + 12)
     mouse.down()
@@ -191,8 +192,8 @@ def test_charts_are_moved_by_pointer_and_keyboard(site, watched, wait_until):
     wait_until(lambda: order(watched)[1] == "loss", "and another")
 
     # What is given up leaves all as it was.
-    head = card(watched, "loss").locator(".card-head").bounding_box()
-    goal = card(watched, RSS).bounding_box()
+    head = bounds(card(watched, "loss").locator(".card-head"))
+    goal = bounds(card(watched, RSS))
     mouse.move(head["x"] + head["width"] - 80, head["y"] + 12)
     mouse.down()
     mouse.move(goal["x"] + 60, goal["y"] + 60, steps=10)
@@ -205,20 +206,20 @@ def test_charts_are_moved_by_pointer_and_keyboard(site, watched, wait_until):
 def test_charts_are_sized_by_pointer_and_keyboard(site, watched, wait_until):
     open_page(watched, site.url)
     shown = card(watched, "accuracy")
-    box = shown.bounding_box()
+    box = bounds(shown)
     shown.hover()
     mouse = watched.page.mouse
     mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] - 8)
     mouse.down()
     mouse.move(box["x"] + box["width"] - 8, box["y"] + 2 * box["height"], steps=6)
     mouse.up()
-    wait_until(lambda: shown.bounding_box()["height"] > 1.9 * box["height"], "two rows")
+    wait_until(lambda: bounds(shown)["height"] > 1.9 * box["height"], "two rows")
     wait_until(lambda: "accuracy;rows=2" in query(watched)["c"], "the address")
     graph = chart(watched, "accuracy")
     wait_until(lambda: graph.evaluate("g => g._fullLayout.height") > 500, "the chart fills it")
     watched.page.get_by_role("button", name="Size of accuracy: 1 by 2").focus()
     watched.page.keyboard.press("ArrowRight")
-    wait_until(lambda: shown.bounding_box()["width"] > 1.9 * box["width"], "two columns")
+    wait_until(lambda: bounds(shown)["width"] > 1.9 * box["width"], "two columns")
     watched.page.keyboard.press("ArrowUp")
     wait_until(lambda: "accuracy;cols=2" in query(watched)["c"], "one row again")
     assert watched.errors == []

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 import radt
 from tests.frontend.compare_support import card, chart, open_page, query, row, x_range
-from tests.frontend.conftest import BEGAN_NS
+from tests.frontend.conftest import BEGAN_NS, bounds
 
 RSS = "process.memory.rss"
 
@@ -37,7 +37,7 @@ def test_the_pointer_shows_times_of_day_in_all_charts(site, watched, wait_until)
     expect(card(watched, "loss").locator(".xaxislayer-above text").first).to_contain_text(":")
     start, end = x_range(watched)
     assert start <= BEGAN_NS / 1e9 < end
-    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    frame = bounds(chart(watched, "loss").locator(".nsewdrag").first)
     watched.page.mouse.move(frame["x"] + frame["width"] / 3, frame["y"] + 40)
     watched.page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + 40)
     middle = datetime.fromtimestamp((start + end) / 2).astimezone()
@@ -107,7 +107,7 @@ def test_one_metric_over_another_beside_a_second_and_logarithmic(site, watched, 
     assert len(points) > 40
     assert {x for x, _ in points} <= set(rss)
     assert {y for _, y in points} <= set(loss)
-    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    frame = bounds(chart(watched, "loss").locator(".nsewdrag").first)
     page.mouse.move(frame["x"] + frame["width"] - 30, frame["y"] + 40)
     page.mouse.move(frame["x"] + frame["width"] - 40, frame["y"] + 40)
     at = page.locator(".tip-at").first
@@ -133,7 +133,7 @@ def test_one_metric_over_another_beside_a_second_and_logarithmic(site, watched, 
     card(watched, "loss").get_by_role("button", name=f"Reset over {RSS}").click()
     expect(chart(watched, "loss").locator(".xtitle")).to_have_text("step")
     wait_until(lambda: "loss;and=accuracy;logx=1;log=1" in query(watched)["c"], "the address")
-    frame = chart(watched, "loss").locator(".nsewdrag").first.bounding_box()
+    frame = bounds(chart(watched, "loss").locator(".nsewdrag").first)
     page.mouse.move(frame["x"] + frame["width"] * 0.1, frame["y"] + 40)
     page.mouse.move(frame["x"] + frame["width"] * 0.2, frame["y"] + 40)
     expect(page.locator(".tip .tip-of")).to_have_text(["loss", "accuracy"])

@@ -18,7 +18,7 @@ from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
 from radt.frontend.data.run_facts import time_per_epoch_s
 from radt.frontend.data.source import Source
 from radt.store.reader import StoreReader
-from tests.frontend.conftest import shown
+from tests.frontend.conftest import bounds, shown
 from tests.frontend.test_accessibility import findings
 from tests.support.waiting import wait_until as until
 
@@ -63,8 +63,7 @@ def settled(page: Page) -> None:
 
 def drag(page: Page, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:
     """Drag from one place of an element to another, both as shares of its size."""
-    box = page.locator(selector).bounding_box()
-    assert box is not None
+    box = bounds(page.locator(selector))
     places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (start, end)]
     page.mouse.move(*places[0])
     page.mouse.down()
@@ -215,7 +214,7 @@ def seed_of(study: Path, run_id: str) -> str:
 
 def point_at_any(page: Page) -> None:
     """Move the pointer over the scatter until it is at a run."""
-    box: Any = page.locator("#explore-scatter").bounding_box()
+    box: Any = bounds(page.locator("#explore-scatter"))
     for y in range(20, int(box["height"]) - 60, 20):
         for x in range(80, int(box["width"]) - 20, 20):
             page.mouse.move(box["x"] + x, box["y"] + y)

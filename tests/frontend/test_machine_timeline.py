@@ -32,6 +32,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_NODE, CLUSTER_PARTS
+from tests.frontend.conftest import bounds
 from tests.frontend.workload_support import BEGAN_NS, SECOND_NS, Bench, Planted
 from tests.support.bench import bench_in
 
@@ -335,7 +336,7 @@ def test_bars_are_reached_by_the_keyboard(bench, serve, watched):
     expect(bar).to_have_attribute("aria-label", re.compile("^pair b .*finished"))
     expect(page.locator(".tip")).to_contain_text("beside pair a")
     x, y = middle(page, 0, 1)
-    box = bar.bounding_box()
+    box = bounds(bar)
     assert box["x"] + box["width"] / 2 == pytest.approx(x, abs=1.5)
     assert box["y"] + box["height"] / 2 == pytest.approx(y, abs=1.5)
     page.keyboard.press("Enter")

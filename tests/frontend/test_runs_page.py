@@ -14,7 +14,7 @@ from radt.model import RunStatus
 from radt.store.notes import Notes, read_notes
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
-from tests.frontend.conftest import shown
+from tests.frontend.conftest import bounds, shown
 from tests.frontend.test_accessibility import findings
 
 PULSE = re.compile(r'"output":"..revision')
@@ -119,32 +119,36 @@ def test_columns_are_chosen_moved_and_resized_and_kept_in_the_address(site, watc
     def keys():
         return [text.partition("~")[0] for text in query(watched).get("col", [])]
 
+    heads = page.locator(".runs-columns .runs-cell")
     wait_until(lambda: keys()[-2:] == ["process.memory.rss.max", "param.batch-size"], "two more")
     head(watched, "batch-size").focus()
     page.keyboard.press("Alt+ArrowLeft")
     wait_until(lambda: keys()[-1:] == ["process.memory.rss.max"], "moved by a key")
+    expect(heads.last).to_contain_text("process.memory.rss")
     expect(head(watched, "batch-size")).to_be_focused()
-    state = head(watched, "State").bounding_box()
-    took = head(watched, "Took").bounding_box()
+    state = bounds(head(watched, "State"))
+    took = bounds(head(watched, "Took"))
     page.mouse.move(state["x"] + 5, state["y"] + 5)
     page.mouse.down()
     page.mouse.move(took["x"] + took["width"] - 5, took["y"] + 5, steps=4)
     page.mouse.up()
     wait_until(lambda: keys()[:2] == ["duration", "status"], "moved by the mouse")
     assert "o.runs.sort" not in query(watched)  # moving does not sort
-    handle = page.locator(".runs-columns .runs-handle").nth(1).bounding_box()
+    expect(heads.nth(2)).to_contain_text("Took")  # the address is there first
+    handle = bounds(heads.nth(2).locator(".runs-handle"))
     page.mouse.move(handle["x"] + 3, handle["y"] + 5)
     page.mouse.down()
     page.mouse.move(handle["x"] + 63, handle["y"] + 5, steps=4)
     page.mouse.up()
     wait_until(lambda: query(watched)["col"][0] == "duration~140", "wider")
+    expect(heads.nth(2)).to_have_css("width", "140px")
     head(watched, "Took").focus()
     page.keyboard.press("Shift+ArrowLeft")
     wait_until(lambda: query(watched)["col"][0] == "duration~124", "narrower")
     page.reload()
     shown(page, BODY)
-    expect(page.locator(".runs-columns .runs-cell").nth(2)).to_contain_text("Took")
-    assert page.locator(".runs-columns .runs-cell").nth(2).bounding_box()["width"] == 124
+    expect(heads.nth(2)).to_contain_text("Took")
+    assert bounds(heads.nth(2))["width"] == 124
     head(watched, "Took").focus()
     page.keyboard.press("Delete")
     wait_until(lambda: "duration" not in keys(), "removed")
@@ -362,17 +366,17 @@ def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
     grid = page.locator("#runs-grid")
     expect(grid).to_have_attribute("aria-rowcount", "1201")
     assert rows(watched).count() < 100
-    assert rows(watched).first.bounding_box()["height"] == 24
+    assert bounds(rows(watched).first)["height"] == 24
     grid.evaluate("grid => { grid.scrollTop = 24 * 600; }")
     expect(row(watched, "w595")).to_be_visible()
     assert rows(watched).count() < 100
     expect(grid.locator("[data-loading]")).to_have_count(0)
     # What comes before the rows in sight does not move them.
-    before = row(watched, "w590").bounding_box()
+    before = bounds(row(watched, "w590"))
     many(demo, 5, first=1200)
     expect(grid).to_have_attribute("aria-rowcount", "1206")
     expect(row(watched, "w590")).to_be_visible()
-    assert row(watched, "w590").bounding_box() == before
+    assert bounds(row(watched, "w590")) == before
     page.get_by_label("All runs listed").click()
     expect(page.locator(".runs-picked")).to_have_text(
         "1,205 runs ticked · 1,005 runs left out: a chart shows at most 200"
@@ -430,5 +434,5 @@ def test_the_table_fits_every_window_and_the_names_stay(site, watched, width):
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     expect(page.locator(".runs-compare")).to_be_in_viewport()
     page.locator("#runs-grid").evaluate("grid => { grid.scrollLeft = 10_000; }")
-    assert box(watched, "solo").bounding_box()["x"] < 40
+    assert bounds(box(watched, "solo"))["x"] < 40
     expect(row(watched, "solo").locator(".runs-link")).to_be_in_viewport()

@@ -16,6 +16,7 @@ from playwright.sync_api import Page, expect
 import radt
 from radt.model import RunStatus, Scope
 from radt.store.reader import StoreReader
+from tests.frontend.conftest import bounds
 from tests.frontend.test_accessibility import findings
 from tests.frontend.workload_support import EVIL, SECOND_NS, Bench, Planted, planted_three
 from tests.support.bench import Bench as UsersFolder
@@ -100,8 +101,7 @@ def test_pointing_says_what_is_loaded_and_a_zoom_is_shared_by_all_rows(
     page.goto(f"{serve()}/workload?w={workload_id}")
     drawn(page, "cpu")
     all_drawn(page)
-    box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
-    assert box is not None
+    box = bounds(page.locator("[data-strip=cpu] .nsewdrag"))
     y = box["y"] + 40
 
     loaded = {
@@ -123,8 +123,7 @@ def test_pointing_says_what_is_loaded_and_a_zoom_is_shared_by_all_rows(
         name: f"{value[0]:g} cores" for name, value in loaded.items()
     }
     expect(tip.locator("tr[data-nearest]")).to_have_count(1)
-    bar = page.locator("#workload-timeline .nsewdrag").bounding_box()
-    assert bar is not None
+    bar = bounds(page.locator("#workload-timeline .nsewdrag"))
     page.mouse.move(bar["x"] + bar["width"] * 0.4, bar["y"] + 20)
     expect(tip).to_have_text(re.compile("^epoch \\d"))
     page.mouse.move(5, 5)
@@ -144,8 +143,7 @@ def test_pointing_says_what_is_loaded_and_a_zoom_is_shared_by_all_rows(
     drawn(page, "cpu")
     all_drawn(page)
     page.wait_for_function(f"(zoomed) => ({ranges})().every((one) => one === zoomed)", arg=zoomed)
-    box = page.locator("[data-strip=cpu] .nsewdrag").bounding_box()
-    assert box is not None
+    box = bounds(page.locator("[data-strip=cpu] .nsewdrag"))
     page.mouse.dblclick(box["x"] + 200, box["y"] + 40)
     expect(page).not_to_have_url(re.compile(r"t\.barrier="))
     page.get_by_role("button", name="Zoom in").focus()
