@@ -145,10 +145,12 @@ def _open_empty(page: Page, address: str) -> None:
 
 
 def _compare(url: str, level: Level = Level.RUN, charts: Sequence[str] | None = ()) -> str:
+    """Return an address; without charts, the small ones of all metrics are closed."""
     view = View(
         (Pick(EXPERIMENT),),
         charts=None if charts is None else tuple(map(ChartSpec, charts)),
         board=BoardSpec(level=level),
+        options={} if charts is None else {"compare.closed": "process"},
     )
     return f"{url}/compare?{view.to_query()}"
 
