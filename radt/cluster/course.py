@@ -306,16 +306,19 @@ class Course:
                 self._end(job, _unless_over(job, RunStatus.FAILED, error.message), changes)
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
-        unsubmitted, arrays = self._unsubmitted, {job.array for job in states}
+        unsubmitted = self._unsubmitted
+        arrays = {job_id.array: state for job_id, state in states.items()}  # each of one request
         for key, job in self.jobs.items():
             job_id = self._submitter.job_id(key)
             state = None
             if job_id is not None and key not in unsubmitted:
-                state = states.get(job_id)
+                of_array = arrays.get(job_id.array)
+                is_there = of_array is not None and self._submitter.is_of(key, of_array)
+                state = states.get(job_id) if is_there else None
                 before = None if job.state is None else job.state.phase
                 if state is None and before is Phase.ENDED:
                     state = job.state  # it is forgotten, and its end is known
-                elif state is None and job_id.array in arrays and not job.views:
+                elif state is None and is_there and not job.views:
                     state = states.get(JobId(job_id.array, REST))
                     # One that ran, or whose attempts cannot be seen, may have done its work.
                     if state is None and before is not Phase.RUNNING and self._sees:

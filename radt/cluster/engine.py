@@ -6,7 +6,7 @@ Where and when a job starts, priorities, preemption and requeueing are the engin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -47,6 +47,8 @@ class JobId:
         return f"{self.array}_{self.index}"
 
 
+#: All intents begin with it.
+INTENT = "radt:"
 #: The index of all jobs of an array that the engine no longer tells apart: Slurm's, once they were
 #: cancelled before they began.
 REST = -1
@@ -57,7 +59,8 @@ class JobState:
     """What the engine says of a job.
 
     ``reason`` says why it waits; ``nodes`` are where it runs or ran; ``starts`` is the engine's
-    estimate of its start, as text.
+    estimate of its start, as text. ``intent`` is of the request that it was submitted with, "" if
+    of none of radt's; None where the engine does not say.
     """
 
     phase: Phase
@@ -65,6 +68,7 @@ class JobState:
     nodes: str = ""
     end: End | None = None
     starts: str = ""
+    intent: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
@@ -156,6 +156,7 @@ class SimulatedEngine:
         self._max_array_size, self._max_queued = max_array_size, max_queued
         self._arrays: dict[str, _Array] = {}
         self._numbers = itertools.count(1)
+        self._lost: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._schedules = False
 
@@ -165,7 +166,9 @@ class SimulatedEngine:
         return set(self._arrays)
 
     def forget(self, array: str) -> None:
-        """Lose an array, as a controller does that dies before it has saved its state."""
+        """Lose an array, as a controller does that dies before it has saved its state: the next one
+        gets its number."""
+        self._lost.append(array)
         for job in self._arrays.pop(array).jobs.values():
             if job.state.phase is not Phase.ENDED:
                 self.unended -= 1
@@ -196,7 +199,7 @@ class SimulatedEngine:
         self._refuse(request)
         if self._max_queued is not None and self.unended + len(request.indices) > self._max_queued:
             raise SubmitLimitError("the cluster refuses: QOSMaxSubmitJobPerUserLimit")
-        name = str(next(self._numbers))
+        name = self._lost.pop() if self._lost else str(next(self._numbers))
         jobs = {index: _Job(JobId(name, index), request) for index in sorted(request.indices)}
         self._arrays[name] = _Array(request, jobs, deque(jobs.values()))
         self.unended += len(jobs)
@@ -217,7 +220,7 @@ class SimulatedEngine:
         self._count("states")
         self._forget()
         return {
-            job.id: job.state
+            job.id: replace(job.state, intent=job.request.intent)
             for name in arrays
             if name in self._arrays
             for job in self._arrays[name].jobs.values()

@@ -10,9 +10,10 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 
-from radt.cluster.engine import REST, ArrayRequest, End, JobId, JobState, Phase
+from radt.cluster.engine import INTENT, REST, ArrayRequest, End, JobId, JobState, Phase
 from radt.cluster.shape import Shape
 from radt.cluster.slurm_command import GONE, run
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
@@ -20,8 +21,8 @@ from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 #: Seconds before the time limit at which steps are told, at most; Slurm may be 60 s early.
 _NOTICE_S = 120
 _MIB = 1 << 20
-#: Array index, state, nodes, (expected) start, and last the reason, which may be any text.
-_QUEUE_FIELDS = ("%F", "%K", "%T", "%N", "%S", "%r")
+#: Array index, state, nodes, (expected) start, comment, and last the reason, which may be any text.
+_QUEUE_FIELDS = ("%F", "%K", "%T", "%N", "%S", "%k", "%r")
 _PAST_FIELDS = ("JobID", "State", "NodeList")
 _MOST_IN_ARGUMENT = 1000
 
@@ -249,9 +250,10 @@ def parse_queue(text: str) -> dict[JobId, JobState]:
     for line in text.splitlines():
         fields = line.strip().split("|", len(_QUEUE_FIELDS) - 1)
         if len(fields) == len(_QUEUE_FIELDS):
-            array, index, state, nodes, starts, reason = fields
+            array, index, state, nodes, starts, comment, reason = fields
             number = int(index) if index.isdigit() else REST
-            states[JobId(array, number)] = _state(state, nodes, starts, reason)
+            found = _state(state, nodes, starts, reason)
+            states[JobId(array, number)] = replace(found, intent=_intent(comment))
     return states
 
 
@@ -264,6 +266,13 @@ def parse_past(text: str) -> dict[JobId, JobState]:
         if job is not None and len(fields) == len(_PAST_FIELDS):
             states[JobId(job[1], int(job[2]))] = _state(fields[1], fields[2])
     return states
+
+
+def _intent(comment: str) -> str | None:
+    """Return the intent that a job has as its comment; None if the site writes its own there."""
+    if comment in ("", "(null)"):
+        return ""
+    return comment if comment.startswith(INTENT) else None
 
 
 def _state(words: str, nodes: str, starts: str = "", reason: str = "") -> JobState:

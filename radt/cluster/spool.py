@@ -43,6 +43,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from radt.cluster.engine import INTENT
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
@@ -357,7 +358,7 @@ class Spool:
 
     def intent(self, request: Request) -> str:
         """The text by which the engine finds the jobs again."""
-        return f"radt:{self.submission.submission_id}:{request.array}:{request.number}"
+        return f"{INTENT}{self.submission.submission_id}:{request.array}:{request.number}"
 
     def submitted(self, request: Request, job_id: str) -> Request:
         """Note the engine's id of the jobs; returns the request with it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 
-from radt.cluster.engine import ArrayRequest, Engine, JobId
+from radt.cluster.engine import ArrayRequest, Engine, JobId, JobState
 from radt.cluster.spool import JobKey, Request, Spool
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
@@ -51,6 +51,7 @@ class Submitter:
         self._looked: dict[Request, int] = {}
         self._seen: set[Request] = set()
         self._ids: dict[JobKey, JobId] = {}
+        self._intents: dict[JobKey, str] = {}
         self._counts: dict[JobKey, int] = {}
         self._arrays: set[str] = set()
         #: Requests whose ids are not known.
@@ -81,6 +82,11 @@ class Submitter:
     def job_id(self, job: JobKey) -> JobId | None:
         """The engine's id of a job, of its last submission; None while there is none."""
         return self._ids.get(job)
+
+    def is_of(self, job: JobKey, state: JobState) -> bool:
+        """Whether the engine says this of the job, and not of one that got its number later: from a
+        controller that had lost its newest state."""
+        return state.intent in (None, self._intents.get(job))
 
     def submissions(self, job: JobKey) -> int:
         """How often a job was submitted."""
@@ -189,6 +195,7 @@ class Submitter:
         self._arrays.add(request.job_id)
         for key in _jobs(request):
             self._ids[key] = JobId(request.job_id, key.index)
+            self._intents[key] = self._spool.intent(request)
             self._counts[key] = self._counts.get(key, 0) + 1
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.engine import End, JobId, Phase
+from radt.cluster.engine import ArrayRequest, End, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses
 from radt.cluster.overview import Overview, RunningJob, cluster_table, headline
-from radt.cluster.simulated import SimulatedEngine, SimulatedStart, Work
+from radt.cluster.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
 from radt.cluster.spool import JobKey, Spool, Start
 from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
 from radt.runner.live import ProgressView
-from tests.cluster.kit import Simulation, course_of
+from tests.cluster.kit import SHAPE, Simulation, course_of
 
 JOBS = [["solo"], ["pair*2"], ["three*3"], ["short", "shorter"], *([f"w{n}"] for n in range(8))]
 ROWS = 1 + 2 + 3 + 2 + 8
@@ -120,11 +120,15 @@ def test_a_controller_that_forgets_what_had_not_begun(tmp_path: Path) -> None:
     simulation = Simulation.of(tmp_path, JOBS, engine)
     simulation.step()
     engine.forget("1")
+    other = ArrayRequest("other", "radt:other:0:1", SHAPE, range(len(JOBS)), "", "")
+    nodes = simulation.nodes
+    engine.runner = lambda start: (one_minute if start.request is other else nodes)(start)
+    assert engine.submit(other) == "1"  # the number that it had given already
     simulation.pass_time(50)
-    assert engine.questions["submit"] == 1
+    assert engine.questions["submit"] == 2
     assert simulation.statuses()[0] == "QUEUED: 1_0 Resources"
     simulation.finish()
-    assert engine.questions["submit"] == 2
+    assert engine.questions["submit"] == 3
     finished_once(simulation)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Collection, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -454,9 +455,15 @@ def test_states_of_all_versions() -> None:
             Phase.ENDED, "OutOfMemory", "gpu-07", End.OUT_OF_MEMORY
         ),
     }
-    text = "".join(f"12|{index}|{'|'.join(line.split('|'))}\n" for index, line in enumerate(lines))
+    comments = {"radt:20261125:0:1": "radt:20261125:0:1", "(null)": "", "the site's own": None}
+    text = "".join(
+        f"12|{index}|{'|'.join([*fields[:3], comment, *fields[3:]])}\n"
+        for index, (line, comment) in enumerate(zip(lines, cycle(comments), strict=False))
+        if (fields := line.split("|"))
+    )
     parsed = parse_queue("slurm_load_jobs: warning\n" + text)
     assert [parsed[JobId("12", index)] for index in range(len(lines))] == list(lines.values())
+    assert [state.intent for state in parsed.values()][:3] == list(comments.values())
     assert parse_past("12_[4-9]|PENDING|\n12_1|TIMEOUT|n1\n") == {
         JobId("12", 1): JobState(Phase.ENDED, nodes="n1", end=End.TIMEOUT)
     }
