@@ -142,8 +142,8 @@ def _edit(asked: dict[str, Any]) -> Edit:
 def _own(address: str) -> str:
     """Return the path and query of a page of this dashboard, which cannot lead to another site."""
     path, _, query = address.partition("?")
-    if len(address) > _MAX_ADDRESS:
-        raise UsageError(f"Expected an address of at most {_MAX_ADDRESS:,} characters")
+    if len(address) > _MAX_ADDRESS or not address.isprintable():  # browsers skip tabs
+        raise UsageError(f"Expected an address of at most {_MAX_ADDRESS:,} printable characters")
     return f"/{path.strip(_SLASHES)}" + (f"?{query}" if query else "")
 
 

@@ -70,8 +70,8 @@ class Edit:
                 raise UsageError(
                     f"Expected at most {MAX_TEXT:,} characters for {what}, got {len(value):,}"
                 )
-        for key in self.tags:
-            if key.startswith(OWN_TAGS) or not 0 < len(key.strip()) <= MAX_KEY:
+        for key in map(str.strip, self.tags):
+            if key.startswith(OWN_TAGS) or not 0 < len(key) <= MAX_KEY:
                 raise UsageError(
                     f"Expected a tag of your own, got {key[:MAX_KEY]!r}",
                     f"Names have 1 to {MAX_KEY} characters; those that begin with radt. or mlflow. "
