@@ -67,6 +67,20 @@ def script_of(name: str, file: str) -> str:
     return ""
 
 
+def row_letter(index: int) -> str:
+    """Return the letter of the run at this position in its workload: a … z, aa, ab …
+
+    >>> [row_letter(index) for index in (0, 25, 26, 701, 702)]
+    ['a', 'z', 'aa', 'zz', 'aaa']
+    """
+    letters = ""
+    index += 1
+    while index:
+        index, rest = divmod(index - 1, 26)
+        letters = chr(ord("a") + rest) + letters
+    return letters
+
+
 def child_letter(letter: str, name: str) -> str:
     """Return the letter of a run within a run (`radt.Run.child`): ``a.lenet``."""
     return f"{letter}.{name}"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -217,11 +217,6 @@ def parse_sort(text: str) -> list[tuple[str, bool]]:
     """Return the columns to sort by, the first one first, and whether each is descending."""
     parts = [part for part in text.split(",") if part.strip("-")]
     return [(unquote(part.removeprefix("-")), part.startswith("-")) for part in parts]
-
-
-def format_sort(sort: Sequence[tuple[str, bool]]) -> str:
-    """Return the text that `parse_sort` reads."""
-    return ",".join("-" * descending + quote(key, safe="") for key, descending in sort)
 
 
 # -- which runs ----------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
 from radt.experiment.devices import CpuTopology, Machine, assign_cpus
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, letter
+from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
 from radt.experiment.table import Defect, Record, Table
+from radt.run_name import row_letter
 
 if TYPE_CHECKING:
     from radt.collocation.topology import Inventory
@@ -302,7 +303,7 @@ def positions_of(keys: Sequence[tuple[str, str]]) -> list[RowPosition]:
         label = given or str(number)
         if not given and (experiment, label) in taken:
             label = f"row {number}"
-        spots.append(RowPosition(experiment, label, letter(counts[experiment, label])))
+        spots.append(RowPosition(experiment, label, row_letter(counts[experiment, label])))
         counts[experiment, label] += 1
     return spots
 

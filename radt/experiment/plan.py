@@ -123,20 +123,6 @@ class ExperimentPlan:
         return names.pop() if len(names) == 1 else self.path.stem
 
 
-def letter(index: int) -> str:
-    """Return the letter of the run at this position in its workload: a … z, aa, ab …
-
-    >>> [letter(index) for index in (0, 25, 26, 701, 702)]
-    ['a', 'z', 'aa', 'zz', 'aaa']
-    """
-    letters = ""
-    index += 1
-    while index:
-        index, rest = divmod(index - 1, 26)
-        letters = chr(ord("a") + rest) + letters
-    return letters
-
-
 #: Ends that are results; only ``--rerun`` tries again.
 FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
 

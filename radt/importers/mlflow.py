@@ -41,7 +41,6 @@ _LARGEST = 1.7976931348623157e308
 NS_PER_MS = 1_000_000
 #: Endpoint for points of one metric of up to 100 runs; MLflow's pages use it, its client does not.
 _BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
-RUNS_PER_BULK = 100
 _request: Any = http_request
 _page_token: Any = SearchUtils.create_page_token
 #: Some programs log nanoseconds although MLflow expects milliseconds; later times do not fit.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from radt.importers.source import SourceRun
+from radt.run_name import row_letter
 from radt.store.records import RunRecord, WorkloadRecord
 
 
@@ -65,7 +66,7 @@ def place_runs(
             if record is None:
                 taken = letters.setdefault(workload_id, set())
                 letter = next(
-                    candidate for candidate in map(letter_of, count()) if candidate not in taken
+                    candidate for candidate in map(row_letter, count()) if candidate not in taken
                 )
                 taken.add(letter)
                 record = _record(member, workload, letter)
@@ -125,17 +126,3 @@ def labels(title: str) -> Iterable[str]:
     yield title
     for number in count(2):
         yield f"{title} ({number})"
-
-
-def letter_of(index: int) -> str:
-    """Return the letter of a run by its place in the workload: a … z, aa, ab …
-
-    >>> [letter_of(index) for index in (0, 25, 26, 701, 702)]
-    ['a', 'z', 'aa', 'zz', 'aaa']
-    """
-    letters = ""
-    index += 1
-    while index:
-        index, rest = divmod(index - 1, 26)
-        letters = chr(ord("a") + rest) + letters
-    return letters

@@ -10,7 +10,7 @@ configured (`View`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -180,32 +180,6 @@ class Readers:
                 ) from error
             self._open[address] = self._stack.enter_context(reader)
         return self._open[address]
-
-
-@contextmanager
-def open_reader_with(
-    run: str, *, home: Path | str | None = None, store_uri: str | None = None
-) -> Iterator[tuple[StoreReader, RunRecord]]:
-    """Yield an open reader of the nearest store that has a run, and the run.
-
-    ::
-
-        with open_reader_with("3f2a91", home=home, store_uri=store_uri) as (reader, record):
-            export_run(reader, record, ...)
-
-    ``run`` is the run's id, radt's or MLflow's, or at least its first 4 characters. Several runs
-    may be in different stores: use one `Readers` for all of them. ``home`` and ``store_uri`` are
-    what the user named (no defaults); without either, the usual data folder's file is searched,
-    then the store of ``RADT_STORE_URI`` or the settings file. Commands get their `Places` from
-    `radt.cli.options.reading_options`.
-
-    Raises:
-        RunNotFoundError: No run matches, or several do; the message names the searched stores.
-        StoreError: A store that may have it cannot be read.
-        UsageError: The URI is not one of a Postgres database, or the settings file is invalid.
-    """
-    with Readers(Places.of(home, store_uri)) as readers:
-        yield readers.find_run(run)
 
 
 def _remedy(places: Places) -> str:

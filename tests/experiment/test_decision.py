@@ -16,10 +16,10 @@ from radt.experiment.plan import (
     actions,
     decide,
     first_repeat,
-    letter,
 )
 from radt.experiment.program import Program, ProgramKind
 from radt.model import Role, RunStatus
+from radt.run_name import row_letter
 
 
 def row(status: RunStatus | None, repeats_done: int | None = None) -> RunPlan:
@@ -41,7 +41,7 @@ def row(status: RunStatus | None, repeats_done: int | None = None) -> RunPlan:
 
 
 def workload(*rows: RunPlan) -> WorkloadPlan:
-    runs = (replace(one, line=index, letter=letter(index)) for index, one in enumerate(rows))
+    runs = (replace(one, line=index, letter=row_letter(index)) for index, one in enumerate(rows))
     return WorkloadPlan("e", "1", tuple(runs))
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from radt.errors import Problem
 from radt.experiment.devices import Machine
-from radt.experiment.plan import ExperimentPlan, letter
+from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice, RunStatus
+from radt.run_name import row_letter
 
 Plan = Callable[..., ExperimentPlan]
 Problems = Callable[..., list[Problem]]
@@ -211,7 +212,7 @@ def test_a_relative_path_to_the_file(
 
 
 def test_letters() -> None:
-    assert [letter(n) for n in (0, 25, 26, 51, 52, 701, 702)] == [
+    assert [row_letter(n) for n in (0, 25, 26, 51, 52, 701, 702)] == [
         "a", "z", "aa", "az", "ba", "zz", "aaa",
     ]  # fmt: skip
 

@@ -15,7 +15,9 @@ from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.model import RunStatus
 from radt.render.report import energy_table, summary_table
 from radt.render.terminal import table_lines
-from radt.store.locate import Places, Readers, View, open_reader_with
+from radt.store.backend import StoreAddress
+from radt.store.locate import Places, Readers, View
+from radt.store.records import RunRecord
 from radt.tags import CLUSTER_HARDWARE, PROFILED, PROFILED_BESIDE
 from tests.report.test_summary import Study
 
@@ -33,6 +35,13 @@ def record_all(study: Study) -> None:
     study.run("slow", "a", [1.0, 8.0], tags={PROFILED: "nsys"})
     study.run("slow", "b", [1.0, 4.0], tags={PROFILED_BESIDE: "a"})
     study.run("", "a", [1.0, 3.0], workload_id="lone")
+
+
+def find(run: str, places: Places | None = None) -> tuple[StoreAddress, RunRecord]:
+    """The store in which a run is found, and the run."""
+    with Readers(places or Places.of()) as readers:
+        reader, record = readers.find_run(run)
+        return reader.address, record
 
 
 @pytest.fixture
@@ -137,20 +146,17 @@ def test_the_nearest_store_that_has_a_run_is_read(
         team.run(label, "a", [1.0, 2.0], host="gpu-01")
     here, there = f"{1:032x}", f"{2:032x}"
     monkeypatch.setenv("RADT_STORE_URI", database)
-    with open_reader_with(here) as (reader, record):
-        assert reader.address.path == home / "radt.db"
-        assert record.host == ""
-    with open_reader_with(there) as (reader, record):
-        assert reader.address.is_postgres
-        assert record.host == "gpu-01"
+    address, record = find(here)
+    assert (address.path, record.host) == (home / "radt.db", "")
+    address, record = find(there)
+    assert (address.is_postgres, record.host) == (True, "gpu-01")
     with Readers(Places.of()) as readers:
         found = [readers.find_run(run)[0].address.is_postgres for run in (here, there)]
     assert found == [False, True]
     # What the user names is the only place.
-    with open_reader_with(here, store_uri=database) as (_, record):
-        assert record.host == "gpu-01"
-    with pytest.raises(RunNotFoundError) as caught, open_reader_with(there, home=home):
-        pass
+    assert find(here, Places.of(store_uri=database))[1].host == "gpu-01"
+    with pytest.raises(RunNotFoundError) as caught:
+        find(there, Places.of(home))
     assert str(home / "radt.db") in caught.value.message
     assert "postgresql" not in caught.value.message
     assert len(radt.load(there)) == len(radt.load(here)) > 0
@@ -171,13 +177,13 @@ def test_where_was_looked_is_said(
     Study(home / "radt.db").writer.close()
     Study(database).writer.close()
     monkeypatch.setenv("RADT_STORE_URI", database)
-    with pytest.raises(RunNotFoundError) as caught, open_reader_with("abcdef"):
-        pass
+    with pytest.raises(RunNotFoundError) as caught:
+        find("abcdef")
     assert caught.value.message.startswith(
         f"no run matches 'abcdef' in {home / 'radt.db'} or postgresql://***@"
     )
-    with pytest.raises(RunNotFoundError, match="too short"), open_reader_with("abc"):
-        pass
+    with pytest.raises(RunNotFoundError, match="too short"):
+        find("abc")
     said = CliRunner().invoke(report.command, ["nothing"])
     assert isinstance(said.exception, UsageError)
     assert "radt.db or postgresql://***@" in said.exception.message
@@ -189,10 +195,9 @@ def test_a_store_that_is_away_is_told_from_a_run_that_is_not_there(
     study = Study(home / "radt.db")
     study.run("here", "a", [1.0, 2.0])
     monkeypatch.setenv("RADT_STORE_URI", NOWHERE)
-    with open_reader_with(f"{1:032x}"):
-        pass  # the file has it: nobody asks further
-    with pytest.raises(StoreError) as caught, open_reader_with("abcdef"):
-        pass
+    find(f"{1:032x}")  # the file has it: nobody asks further
+    with pytest.raises(StoreError) as caught:
+        find("abcdef")
     assert caught.value.message.startswith(f"not in {home / 'radt.db'}, and the database ")
     assert "secret" not in str(caught.value)
 
@@ -202,11 +207,10 @@ def test_a_missing_file_is_passed_over_where_there_is_another_store(
 ) -> None:
     team = Study(database)
     team.run("there", "a", [1.0, 2.0])
-    with pytest.raises(StoreError, match="there is no store"), open_reader_with(f"{1:032x}"):
-        pass
+    with pytest.raises(StoreError, match="there is no store"):
+        find(f"{1:032x}")
     monkeypatch.setenv("RADT_STORE_URI", database)
-    with open_reader_with(f"{1:032x}") as (reader, _):
-        assert reader.address.is_postgres
+    assert find(f"{1:032x}")[0].is_postgres
     assert not (home / "radt.db").exists()
     team.reader.close()
     team.writer.close()
