@@ -29,7 +29,9 @@
     const to = isLog ? Math.log10 : (value) => value;
     const from = isLog ? (value) => 10 ** value : (value) => value;
     let [first, last] = [to(low), to(high)];
-    const pad = (last - first || Math.abs(last) || 1) * (last === first ? 0.5 : margin);
+    /* Values that differ by rounding only are one: no tick fits between them. */
+    const isOne = last - first <= Math.abs(last) * 1e-9;
+    const pad = isOne ? 0.5 * (Math.abs(last) || 1) : (last - first) * margin;
     first -= pad;
     last += pad;
     const at = (value) => (to(value) - first) / (last - first);

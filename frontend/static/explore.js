@@ -132,7 +132,7 @@
     });
     const query = new URLSearchParams(window.location.search);
     query.set("e", data.experiment);
-    query.set("q", [search, ...terms.filter((term) => !search.includes(term))].join(" ").trim());
+    query.set("q", [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))].join(" ").trim());
     return `/?${query}`;
   }
 
