@@ -277,8 +277,19 @@ def outside_links(package: Path) -> dict[str, Path]:
     }
 
 
+#: Beside the package, as of an installed one: MLflow finds `radt.mlflow_plugin` by it.
+HOOK = "radt_hook.dist-info"
+_HOOK_FILES = {
+    "METADATA": "Metadata-Version: 2.1\nName: radt-hook\nVersion: 1\n",
+    "entry_points.txt": "[mlflow.default_experiment_provider]\n"
+    "radt = radt.mlflow_plugin:RunFollower\n",
+}
+
+
 def importable_folder(base: Path) -> Path:
     """Return the folder for ``PYTHONPATH`` in ``base``, creating it if missing.
+
+    It has the package and `HOOK`.
 
     Raises:
         EnvironmentBuildError: The folder cannot be created.
@@ -287,12 +298,16 @@ def importable_folder(base: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(package)).hexdigest()[:16]
     folder = base / f"import-{digest}"
     link = folder / "radt"
+    fresh = folder / f".{secrets.token_hex(4)}"  # replaces atomically: others do the same
     try:
+        (folder / HOOK).mkdir(mode=0o700, parents=True, exist_ok=True)
         if not link.exists():
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = folder / f".{secrets.token_hex(4)}"
             fresh.symlink_to(package)
-            fresh.replace(link)  # atomically: other processes do the same
+            fresh.replace(link)
+        for name, text in _HOOK_FILES.items():
+            if not (folder / HOOK / name).exists():
+                fresh.write_text(text)
+                fresh.replace(folder / HOOK / name)
     except OSError as error:
         raise EnvironmentBuildError(
             f"{folder} cannot be made: {error.strerror}",

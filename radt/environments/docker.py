@@ -32,7 +32,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from radt import units
-from radt.environments.cache import Content, obtain, outside_links, package_folder, warn_if_old
+from radt.environments.cache import (
+    HOOK,
+    Content,
+    cache_folder,
+    importable_folder,
+    obtain,
+    outside_links,
+    package_folder,
+    warn_if_old,
+)
 from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
@@ -158,7 +167,8 @@ class Mounts:
                 self.all.append(Mount(real, target, writable))
 
     def add_radt(self) -> None:
-        """Mount radt's package, so that scripts can import it."""
+        """Mount radt's package, so that scripts can import it, and MLflow follow them."""
+        self.all.append(Mount(importable_folder(cache_folder()) / HOOK, IMPORT_FOLDER / HOOK))
         package = package_folder()
         target = IMPORT_FOLDER / "radt"
         self.all.append(Mount(package, target))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.environments.cache import importable_folder, outside_links, package_folder
+from radt.environments.cache import HOOK, importable_folder, outside_links, package_folder
 from radt.errors import EnvironmentBuildError
 from radt.journal.reader import JournalReader
 from tests.support.journal import Found
@@ -17,6 +17,7 @@ from tests.support.journal import Found
 SCRIPT = """
 import importlib.util
 import sys
+from importlib.metadata import entry_points
 import radt
 with radt.Run(params={"batch": 32}) as run:
     run.log_params({"lr": 0.1})
@@ -26,6 +27,8 @@ with radt.Run(params={"batch": 32}) as run:
             run.log_metric("loss", 1.0 / epoch, epoch)
     run.log_text("done", "note.txt")
     run.log_metrics({"top1": 0.5})
+(follower,) = entry_points(group="mlflow.default_experiment_provider")
+assert follower.load().__module__ == "radt.mlflow_plugin"
 assert not importlib.util.find_spec("numpy") and not importlib.util.find_spec("psutil")
 print(radt.__file__)
 """
@@ -61,7 +64,7 @@ def test_a_run_is_logged_from_an_environment_without_packages(tmp_path: Path) ->
 
 def test_nothing_but_radt_can_be_imported_from_the_folder(tmp_path: Path) -> None:
     folder = importable_folder(tmp_path)
-    assert [path.name for path in folder.iterdir()] == ["radt"]
+    assert {path.name for path in folder.iterdir()} == {"radt", HOOK}
     assert (folder / "radt").resolve() == package_folder()
     assert importable_folder(tmp_path) == folder
 
