@@ -87,13 +87,15 @@
           else spec[name] = value;
         }
       }),
-    addCharts: (metrics) =>
+    addCharts: (metrics) => {
       page.changeCharts((charts) => {
         for (const metric of metrics) {
           const slot = freeSlot(charts);
           if (slot !== undefined) charts.push({ metric, slot });
         }
-      }),
+      });
+      page.unfilter(metrics);
+    },
     freeSlot,
     setHidden: (keys) =>
       change((view) =>

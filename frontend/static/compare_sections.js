@@ -85,5 +85,9 @@
       },
     });
   };
+  /* Empty the field if it would hide a chart that was just added. */
+  page.unfilter = (metrics) => {
+    if (!metrics.every(page.found)) setOption(FIND, "");
+  };
   page.filtered = () => option(FIND);
 })();
