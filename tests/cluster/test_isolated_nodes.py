@@ -17,6 +17,7 @@ from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from tests.support.servers import isolated_slurm_cluster
+from tests.support.slurm_isolated import IsolatedSlurm
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make such nodes")
@@ -36,8 +37,29 @@ with radt.Run() as run:
 """
 
 
+def _cut_off_first(slurm: IsolatedSlurm, folder: Path) -> tuple[str, str]:
+    """Cut off the node of the first row, whose job Slurm starts anew; return its run and node."""
+    run_id = wait_until(
+        lambda: ExperimentFile.read(folder / "study.csv").table.rows[0].cells[2].value,
+        "its run in the file",
+    )
+    node = (folder / f"started.{run_id}").read_text()
+    sent = slurm.shared / "radt" / "submissions"
+    wait_until(
+        lambda: any(b"loss" in file.read_bytes() for file in sent.glob(f"**/{run_id}/*.tar")),
+        "a part with what it has logged",
+    )
+    (job,) = slurm.run("squeue", "--noheader", f"--nodelist={node}", "--format=%A").split()
+    slurm.cut_off(node)
+    slurm.declare_down(node)
+    state = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    wait_until(lambda: slurm.run(*state).split() == ["PENDING"], "the job in the queue again")
+    slurm.start_now(job)
+    return run_id, node
+
+
 def test_all_arrives_through_the_folder() -> None:
-    with isolated_slurm_cluster(3, 1) as slurm:
+    with isolated_slurm_cluster(4, 1) as slurm:
         folder = slurm.shared / "study"
         folder.mkdir()
         (folder / "train.py").write_text(_TRAIN)
@@ -59,6 +81,8 @@ def test_all_arrives_through_the_folder() -> None:
                 "RADT_HOME": str(home),
                 "RADT_TRACKING_URI": "none",
                 "RADT_CLUSTER_POLL_S": "2",
+                "RADT_CLUSTER_PART_S": "1",
+                "RADT_CLUSTER_BEAT_S": "1",
                 "COLUMNS": "80",
             },
             stdout=subprocess.PIPE,
@@ -70,6 +94,11 @@ def test_all_arrives_through_the_folder() -> None:
                 lambda: len(list(folder.glob("started.*"))) == 4 or follower.poll() is not None,
                 "all rows to run",
             )
+            lost, node = _cut_off_first(slurm, folder)
+            wait_until(lambda: len(list(folder.glob("started.*"))) == 5, "the next attempt")
+            slurm.connect(node)
+            wait_until(lambda: not slurm.job_processes(node), "the end of the late attempt")
+            assert follower.poll() is None
             (folder / "go").touch()
             output, _ = follower.communicate()
         finally:
@@ -79,12 +108,16 @@ def test_all_arrives_through_the_folder() -> None:
         table = ExperimentFile.read(folder / "study.csv").table
         assert [record.cells[1].value for record in table.rows] == ["FINISHED"] * 4
         hosts = {path.name[8:]: path.read_text() for path in folder.glob("started.*")}
-        assert set(hosts.values()) == {"node1", "node2", "node3"}
         with StoreReader(Home(private).store_path) as reader:
             runs = {run.run_id: run for run in reader.runs()}
             assert set(runs) == set(hosts)
-            assert {run.status for run in runs.values()} == {RunStatus.FINISHED}
             assert all(len(reader.ledger([run_id])) > 0 for run_id in runs)
+            late = runs.pop(lost)
+            assert (late.status, late.end_reason) == (RunStatus.KILLED, "superseded by attempt 2")
+            assert "loss" in {one.metric for one in reader.series([lost])}
+            assert {run.status for run in runs.values()} == {RunStatus.FINISHED}
+            assert {record.cells[2].value for record in table.rows} == set(runs)
+            assert set(hosts.values()) == set(slurm.nodes)
             report = read_report(reader, "study")
         # No node is said to be the pair's own: it is compared with both that ran one row alone.
         (pair,) = (one for one in report.workloads if one.label == "pair")
