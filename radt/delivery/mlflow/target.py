@@ -270,6 +270,10 @@ class MlflowTarget:
         with self._run_errors(run_id):
             self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags])
 
+    def tags(self, run_id: str) -> dict[str, str]:
+        with self._run_errors(run_id):
+            return dict(self.client.get_run(run_id).data.tags)
+
     def log_artifact(self, run_id: str, file: Path, folder: str | None) -> None:
         """Copy or upload a file atomically into a folder of the run's artifacts.
 

@@ -36,7 +36,7 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
-from radt.tags import PARENT, STATUS
+from radt.tags import CLUSTER_ATTEMPT, CLUSTER_SUPERSEDED, PARENT, STATUS
 from radt.usage import KERNEL
 
 log = logging.getLogger(__name__)
@@ -148,12 +148,33 @@ class Uploader:
             if error.kind is not ErrorKind.BUSY:
                 raise
             artifact_error = error  # must not leave the run RUNNING meanwhile
+        if self._is_superseded(run, mlflow_id):
+            run = self._reader.run(run.run_id)
+            self._send_texts(run, mlflow_id, sent, keys)
         self._before_request()
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
         if artifact_error is not None:
             raise artifact_error
         if self._archives is not None and (note := self._archives.complete(run, mlflow_id)):
             sent.notes[note] = None
+
+    def _is_superseded(self, run: RunRecord, mlflow_id: str) -> bool:
+        """Return whether MLflow knows what the store does not: that a newer attempt took its place.
+
+        So it is for a node that reaches MLflow and not the shared folder. The run is KILLED then.
+        """
+        tags = self._reader.tags(run.run_id)
+        if CLUSTER_ATTEMPT not in tags or CLUSTER_SUPERSEDED in tags:
+            return False
+        self._before_request()
+        number = self._target.tags(mlflow_id).get(CLUSTER_SUPERSEDED)
+        if number is None:
+            return False
+        reason = f"superseded by attempt {number}"
+        with self._writer.transaction():
+            self._writer.put_tags(run.run_id, {CLUSTER_SUPERSEDED: number})
+            self._writer.update_run(run.run_id, status=RunStatus.KILLED, end_reason=reason)
+        return True
 
     # -- texts ------------------------------------------------------------------------------------
 

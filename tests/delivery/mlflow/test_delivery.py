@@ -18,11 +18,19 @@ from radt.delivery.mlflow.artifacts import artifact_path
 from radt.delivery.mlflow.points import SUMMARY_FILE
 from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
-from radt.home import RunDir
+from radt.home import Home, RunDir
 from radt.model import NO_STEP, MarkerKind, RunStatus, SeriesKind
 from radt.store.pruning import Keep, prune_run
 from radt.store.records import MarkerRecord, RunRecord
-from tests.delivery.mlflow.lab import SECOND_NS, START_NS, Lab, count_points
+from radt.tags import CLUSTER_ATTEMPT, CLUSTER_SUPERSEDED
+from tests.delivery.mlflow.lab import (
+    SECOND_NS,
+    START_NS,
+    Lab,
+    closing,
+    count_points,
+    make_lab,
+)
 from tests.support.bench import mlflow_database
 
 HOSTILE = "naïve 'quoted' \"double\"\nline, 100 % `tick` -- 精度 \\ ;DROP TABLE runs"
@@ -276,6 +284,49 @@ def test_states_that_mlflow_lacks_are_its_nearest_and_a_tag(
     parent = lab.client.get_run(parent_id)
     assert parent.info.status == in_mlflow
     assert parent.data.tags["radt.status"] == status
+
+
+def test_an_attempt_that_another_one_superseded_does_not_finish_its_run(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node reaches MLflow, but does not know; it learns of it even at the last moment."""
+    early, late = lab.add_workload(2)
+    for run in (early, late):
+        lab.start(run)
+        lab.writer.put_tags(run.run_id, {CLUSTER_ATTEMPT: "1"})
+    lab.deliver_all()
+    home = Home(tmp_path / "submit host").create()
+    with sqlite3.connect(lab.home.store_path) as node, sqlite3.connect(home.store_path) as copy:
+        node.backup(copy)
+    with closing(make_lab(home, lab.tracking_uri)) as submit_host:
+
+        def supersede(run: RunRecord) -> None:
+            submit_host.end(run, RunStatus.KILLED, "superseded by attempt 2")
+            submit_host.writer.put_tags(run.run_id, {CLUSTER_SUPERSEDED: "2"})
+            submit_host.uploader().deliver(submit_host.record(run))
+
+        def meanwhile(uploader: Uploader, run: RunRecord, *rest: object) -> None:
+            if run.run_id == late.run_id:
+                patch.undo()
+                supersede(run)
+            send_artifacts(uploader, run, *rest)  # type: ignore[arg-type]
+
+        send_artifacts = Uploader._send_artifacts
+        supersede(early)
+        for run in (early, late):
+            lab.end(run)
+        with monkeypatch.context() as patch:
+            patch.setattr(Uploader, "_send_artifacts", meanwhile)
+            lab.deliver_all()
+    for run in (early, late):
+        found = lab.mlflow_run(run)
+        assert found.info.status == "KILLED"
+        assert found.data.tags["radt.status"] == RunStatus.KILLED
+        assert found.data.tags["radt.end_reason"] == "superseded by attempt 2"
+        assert (lab.record(run).status, note_of(lab, run)) == (RunStatus.KILLED, "")
+    parent_id = lab.reader.workload(early.workload_id).mlflow_run_id
+    assert parent_id is not None
+    assert lab.client.get_run(parent_id).info.status == "KILLED"
 
 
 def test_a_workload_whose_runs_mlflow_lacks_is_not_closed(lab: Lab) -> None:
