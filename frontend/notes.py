@@ -64,7 +64,7 @@ def install(app: Dash, source: Source) -> None:
         run_ids, edit = list(map(str, runs)), _edit(asked)
         with StoreWriter(source.address) as writer:
             edit_notes(writer, run_ids, edit)
-        send_notes(source.address, map(source.reader.run, run_ids), edit)
+        send_notes(source.address, run_ids)
         return jsonify({})
 
     def show_views() -> Response:

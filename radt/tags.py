@@ -65,6 +65,9 @@ CLUSTER_SUPERSEDED = "radt.cluster.superseded"
 #: `YES` or ``no``.
 STARRED = "radt.starred"
 ARCHIVED = "radt.archived"
+#: Before the key of a tag that somebody changed in a Postgres store: what the machine of the run
+#: sends later does not undo it. `YES`, or ``no`` as long as MLflow has not got it.
+EDITED = "radt.edited."
 YES = "yes"
 
 # -- written when the run is created in MLflow ----------------------------------------------------

@@ -50,9 +50,10 @@ def command(
             for reader, record in found:
                 with StoreWriter(reader.address) as writer:
                     edit_notes(writer, [record.run_id], edit)
-                send_notes(reader.address, [record], edit)
         for reader, record in found:
             _show(record.run_id, read_notes(reader, record.run_id))
+        for reader, record in found:
+            send_notes(reader.address, [record.run_id])
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from radt.delivery.archive.locations import MlflowLocation
+from radt.delivery.archive.locations import FileMissingError, MlflowLocation
 from radt.errors import ArchiveError
+from radt.model import SHORT_ID_CHARS
 from radt.store.backend import StoreAddress
-from radt.store.notes import Edit
-from radt.store.records import RunRecord
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
+from radt.tags import EDITED, YES
 
 
-def send_notes(store: StoreAddress, records: Iterable[RunRecord], edit: Edit) -> None:
-    """Change the notes of runs in the MLflow of the settings, if the store does not deliver them.
+def send_notes(store: StoreAddress, run_ids: Sequence[str]) -> None:
+    """Bring notes of runs that it has not got to the MLflow of the settings.
 
-    An embedded store's runs are delivered again instead (`radt.store.notes.edit_notes`).
+    Does nothing for an embedded store, whose runs are delivered again instead
+    (`radt.store.notes.edit_notes`). What could not be sent waits for the next call.
 
     Raises:
         ArchiveError: MLflow cannot be asked, or a run is gone there.
     """
     if store.path is not None:
         return
-    try:
-        for record in records:
-            if (mlflow := MlflowLocation.of(record)) is not None:
-                mlflow.set_tags(edit.stored)
-    except ArchiveError as error:
-        raise ArchiveError(f"saved, but not in MLflow: {error.message}", error.remedy) from error
+    with StoreReader(store) as reader:
+        records, tags_of = reader.runs(run_ids=run_ids), reader.tags_of(run_ids)
+    unsent: dict[str, tuple[MlflowLocation, dict[str, str]]] = {}
+    for record in records:
+        tags = tags_of.get(record.run_id, {})
+        edited = {
+            key.removeprefix(EDITED)
+            for key, sent in tags.items()
+            if sent != YES and key.startswith(EDITED)
+        }
+        if edited and (mlflow := MlflowLocation.of(record)) is not None:
+            unsent[record.run_id] = mlflow, {key: tags[key] for key in edited}
+    problem: ArchiveError | None = None
+    for run_id, (mlflow, tags) in list(unsent.items()):
+        try:
+            mlflow.set_tags(tags)
+        except ArchiveError as error:
+            problem = error
+            if not isinstance(error, FileMissingError):
+                break  # it would not take the others', either
+        else:
+            with StoreWriter(store) as writer:
+                writer.put_tags(run_id, {f"{EDITED}{key}": YES for key in tags})
+            del unsent[run_id]
+    if problem is not None:
+        raise ArchiveError(
+            f"saved, but not in MLflow: {problem.message}",
+            "When MLflow answers and has the runs, send it with: "
+            f"radt note {' '.join(run_id[:SHORT_ID_CHARS] for run_id in unsent)}",
+        ) from problem

@@ -14,7 +14,7 @@ from radt.errors import UsageError
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
-from radt.tags import ARCHIVED, MLFLOW_NOTE, MLFLOW_RUN_NAME, STARRED, YES
+from radt.tags import ARCHIVED, EDITED, MLFLOW_NOTE, MLFLOW_RUN_NAME, STARRED, YES
 
 #: Tags of programs, which people do not change.
 OWN_TAGS = ("radt.", "mlflow.")
@@ -111,5 +111,7 @@ def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:
         for run_id in run_ids:
             writer.update_run(run_id, **({} if edit.name is None else {"name": edit.name.strip()}))
             writer.put_tags(run_id, edit.stored)
-            if writer.address.path is not None:  # of Postgres: `radt.delivery.notes`
+            if writer.address.path is not None:
                 writer.deliver_again(run_id)
+            else:  # `radt.delivery.notes`
+                writer.put_tags(run_id, {f"{EDITED}{key}": _NO for key in edit.stored})

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from mlflow import MlflowClient
 from playwright.sync_api import expect
 from werkzeug.test import TestResponse
 
+from radt.cli.note import command
 from radt.frontend.app import create_app
 from radt.frontend.auth import Access
 from radt.frontend.data.source import Source
@@ -184,9 +186,16 @@ def test_a_team_store_changes_mlflow_itself(
         assert post(name="baseline", tags={"a?": "b"}).status_code == 200
         there = mlflow.get_run(mlflow_id)
         assert there.info.run_name == "baseline"
-        assert there.data.tags == {"mlflow.runName": "baseline", "a_": "b"}
+        notes = {"mlflow.runName": "baseline", "a_": "b", "mlflow.note.content": "not told"}
+        assert there.data.tags == notes  # with what it could not be told before
         mlflow.delete_run(mlflow_id)
         refused = post(text="of use")
         assert refused.status_code == 503
         assert refused.get_json()["cause"].startswith("Saved, but not in MLflow: ")
+        remedy = refused.get_json()["remedy"]
         assert read_notes(source.reader, run_id).text == "of use"
+    mlflow.restore_run(mlflow_id)
+    arguments = [*remedy.rpartition("radt note ")[2].rstrip(".").split(), "--store-uri", database]
+    shown = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert "of use" in shown.output
+    assert mlflow.get_run(mlflow_id).data.tags == notes | {"mlflow.note.content": "of use"}

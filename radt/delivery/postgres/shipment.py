@@ -18,7 +18,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, Table, Value
-from radt.tags import CLUSTER_SUPERSEDED
+from radt.tags import CLUSTER_SUPERSEDED, EDITED, MLFLOW_RUN_NAME
 
 #: A shipment of about this size is sent before more is added.
 FULL_BYTES = 2_000_000
@@ -52,7 +52,8 @@ class Kind:
     """A small table: rows are inserted, or replace those with the same key.
 
     ``unless`` is the condition for keeping an existing row, as a copy of an outdated store (a
-    backup, a folder on two machines) must not undo newer values.
+    backup, a folder on two machines) must not undo newer values; ``name_unless`` the one for
+    keeping its name.
     """
 
     name: str
@@ -60,10 +61,11 @@ class Kind:
     keys: tuple[str, ...]
     replace: bool = True
     unless: str = "FALSE"
+    name_unless: str = ""
 
     @classmethod
-    def of(cls, table: Table[Any], unless: str = "FALSE") -> Kind:
-        return cls(table.name, table.fields, table.keys, unless=unless)
+    def of(cls, table: Table[Any], unless: str = "FALSE", name_unless: str = "") -> Kind:
+        return cls(table.name, table.fields, table.keys, unless=unless, name_unless=name_unless)
 
     @cached_property
     def statement(self) -> str:
@@ -75,9 +77,14 @@ class Kind:
         if not self.replace:
             return f"{insert}NOTHING"
         rest = [name for name in self.columns if name not in self.keys]
-        changes = ", ".join(f"{name} = excluded.{name}" for name in rest)
+        news = {name: f"excluded.{name}" for name in rest}
+        if self.name_unless:
+            news["name"] = (
+                f"CASE WHEN {self.name_unless} THEN {self.name}.name ELSE excluded.name END"
+            )
+        changes = ", ".join(f"{name} = {new}" for name, new in news.items())
         old = ", ".join(f"{self.name}.{name}" for name in rest)
-        new = ", ".join(f"excluded.{name}" for name in rest)
+        new = ", ".join(news.values())
         return (
             f"{insert}UPDATE SET {changes} "
             f"WHERE ({old}) IS DISTINCT FROM ({new}) AND NOT ({self.unless})"
@@ -92,6 +99,11 @@ class Kind:
 
 EXPERIMENT = Kind("experiment", ("name", "created_ns"), ("name",), replace=False)
 WORKLOAD = Kind.of(WORKLOADS, "workload.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
+#: Whether somebody has changed a tag there, which then stays.
+_IS_EDITED = (
+    f"EXISTS (SELECT 1 FROM tag AS edit WHERE edit.key = '{EDITED}' || {{}} "  # noqa: S608 - our own names
+    "AND edit.run_id = excluded.run_id)"
+)
 #: The end of a run that a newer attempt of its job has superseded stays, too, whatever a node that
 #: does not know of that brings later.
 RUN = Kind.of(
@@ -99,9 +111,12 @@ RUN = Kind.of(
     "run.ended_ns IS NOT NULL AND (excluded.ended_ns IS NULL OR EXISTS (SELECT 1 FROM tag "  # noqa: S608 - our own names
     f"WHERE tag.run_id = run.run_id AND tag.key = '{CLUSTER_SUPERSEDED}' "
     "AND excluded.status <> run.status))",
+    _IS_EDITED.format(f"'{MLFLOW_RUN_NAME}'"),
 )
 PARAM = Kind("param", ("run_id", "key", "value"), ("run_id", "key"))
-TAG = Kind("tag", ("run_id", "key", "value"), ("run_id", "key"))
+TAG = Kind(
+    "tag", ("run_id", "key", "value"), ("run_id", "key"), unless=_IS_EDITED.format("excluded.key")
+)
 SERIES_KIND = Kind.of(SERIES)
 MARKER = Kind.of(MARKERS)
 LEDGER = Kind.of(LEDGERS, "ledger.expected > excluded.expected")

@@ -22,6 +22,7 @@ from radt.delivery.postgres.replicator import GoneError, Replicator
 from radt.errors import StoreError
 from radt.model import MarkerKind, RunStatus
 from radt.store.backend import StoreAddress
+from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
@@ -450,6 +451,32 @@ def test_two_copies_of_one_store_bring_it_once(
             other.put_tags(run.run_id, {"seen": "twice"})
     second.turn()
     assert [one for one in differences(store, database) if "tags" not in one] == []
+
+
+def test_what_people_change_there_stays(
+    store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """Also while the run goes on, whose machine sends it all again: it was written to meanwhile."""
+    (run,) = add_runs(writer)
+    writer.put_tags(run.run_id, {"team": "vision", "seed": "1"})
+    replicator = replicators(database)
+    replicator.turn()
+    with StoreWriter(database) as there:
+        edit_notes(there, [run.run_id], Edit("baseline", tags={"team": "text"}))
+    for seed in ("2", "3"):
+        run.record(40)
+        writer.put_tags(run.run_id, {"seed": seed})
+        replicator.turn()
+        with StoreReader(database) as copy:
+            notes = read_notes(copy, run.run_id)
+            assert notes.name == "baseline"
+            assert (notes.tags["team"], notes.tags["seed"]) == ("text", seed)
+    run.end()
+    persistent(replicator)
+    with StoreReader(database) as copy:
+        assert read_notes(copy, run.run_id).name == "baseline"
+        assert copy.run(run.run_id).status is RunStatus.FINISHED
+        assert set(copy.point_counts(run.run_id).values()) == {80}
 
 
 def test_an_attempt_that_another_one_superseded_does_not_finish_its_run(
