@@ -319,6 +319,13 @@ CLUSTER_BEAT_S = Setting(
     10.0,
     "Seconds between a cluster's node's signs of life in the shared folder.",
 )
+CLUSTER_LATE_S = Setting(
+    "",
+    ("RADT_CLUSTER_LATE_S",),
+    POSITIVE,
+    90.0,
+    "Seconds until a cluster's shared folder shows here what a node has written, at the latest.",
+)
 CLUSTER_PATIENCE_S = Setting(
     "",
     ("RADT_CLUSTER_PATIENCE_S",),
@@ -368,6 +375,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     CLUSTER_PART_S,
     CLUSTER_POLL_S,
     CLUSTER_BEAT_S,
+    CLUSTER_LATE_S,
     CLUSTER_PATIENCE_S,
 )
 SETTINGS = (*OPTIONS, *VARIABLES)

@@ -27,7 +27,7 @@ from radt.cluster.rows import submitted_rows, submitted_table
 from radt.cluster.same_node import on_one_node
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, Recording
-from radt.cluster.settle import PATIENCE, Patience
+from radt.cluster.settle import Patience
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.cluster.shaping import arrays_for, ask_about
 from radt.cluster.slurm import Slurm
@@ -67,14 +67,12 @@ class ClusterStart:
     on: str
     settings: ClusterSettings
     engine: Engine
-    patience: Patience = PATIENCE
 
 
 def course_of(
     spool: Spool,
     settings: ClusterSettings,
     engine: Engine,
-    patience: Patience = PATIENCE,
     *,
     looks_only: bool = False,
 ) -> Course:
@@ -105,7 +103,7 @@ def course_of(
         engine,
         submitter,
         submitted_rows(spool),
-        patience,
+        Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
         looks_only=looks_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
     )
@@ -338,7 +336,7 @@ class _Watch:
             fresh.source.table.text.encode(errors="surrogateescape"),
         )
         mark_open(spool)
-        course = course_of(spool, start.settings, start.engine, start.patience)
+        course = course_of(spool, start.settings, start.engine)
         self._follow(spool, course, start.settings.name, statuses)
 
     def close(self, plan: ExperimentPlan, failed_before: Sequence[RunPlan]) -> ExperimentOutcome:

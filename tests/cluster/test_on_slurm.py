@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -26,7 +27,7 @@ from radt.tags import CLUSTER_NODE, WORKLOAD_ID
 from tests.cluster.study import Study, study_on
 from tests.support.mlflow_server import MlflowServer
 from tests.support.servers import slurm_cluster
-from tests.support.slurm import Slurm
+from tests.support.slurm import MEMORY_CGROUPS, Slurm
 from tests.support.waiting import wait_until
 
 
@@ -334,19 +335,21 @@ def test_a_slurmd_that_is_killed_alone(study: Study) -> None:
         assert reader.tags(run.run_id)[CLUSTER_NODE] != node
 
 
-#: Logs a value, and takes a gigabyte when it is told to.
+#: The row that is called so takes a gigabyte when it is told to, before it trains.
 _EATS = """\
-import time
+import os, time
 from pathlib import Path
 import radt
 
-with radt.Run() as run:
-    run.log_metric("loss", 0.5)
-    while not Path(__file__).with_name("eat").exists():
-        time.sleep(0.05)
-    eaten = b"x" * (1 << 30)
-    time.sleep(1000)
+if os.environ["RADT_WORKLOAD"] == "eats":
+    with radt.Run() as run:
+        run.log_metric("loss", 0.5)
+        while not Path(__file__).with_name("eat").exists():
+            time.sleep(0.05)
+        eaten = b"x" * (1 << 30)
+        time.sleep(1000)
 """
+_PARTS = "shared/submissions/*/jobs/*/attempts/1/runs/*/*.tar"
 #: Without cgroups slurmd looks each second what a job takes.
 _MEMORY_LIMITS = {
     "JobAcctGatherType": "jobacct_gather/linux",
@@ -360,12 +363,13 @@ def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
         slurm_cluster(1, 0, settings=_MEMORY_LIMITS) as slurm,
         study_on(slurm, tmp_path) as study,
     ):
-        study.environ = {**study.environ, "RADT_CLUSTER_PART_S": "1"}
+        # Its node says nothing, for which a follower waits as long as a file may come late.
+        quick = {"RADT_CLUSTER_PART_S": "1", "RADT_CLUSTER_LATE_S": "5"}
+        study.environ = {**study.environ, **quick}
         (study.folder / "train.py").write_text(_EATS)
-        study.write({"solo": 1}, {"solo": "1GB"})
+        study.write({"eats": 1}, {"eats": "1GB"})
         follower = study.start("study.csv")
-        sent = "shared/submissions/*/jobs/*/attempts/1/runs/*/*.tar"
-        wait_until(lambda: list(tmp_path.glob(sent)), "a part of the run")
+        wait_until(lambda: list(tmp_path.glob(_PARTS)), "a part of the run")
         (study.folder / "eat").touch()
         output, _ = follower.communicate()
         assert follower.returncode == 1, output
@@ -375,6 +379,37 @@ def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
             assert run.status.ended
             assert {one.metric for one in reader.series([run.run_id])} >= {"loss"}
         assert study.queue() == [] and not slurm.job_processes("node1")
+
+
+@pytest.mark.skipif(
+    not os.access(MEMORY_CGROUPS, os.W_OK), reason="needs root and cgroups (v1) of memory"
+)
+def test_a_row_that_the_kernel_kills_for_its_jobs_memory_harms_no_other(tmp_path: Path) -> None:
+    with (
+        slurm_cluster(1, 0, settings={"TaskPlugin": "task/cgroup"}) as slurm,
+        study_on(slurm, tmp_path) as study,
+    ):
+        study.environ = {**study.environ, "RADT_CLUSTER_PART_S": "1"}
+        toml, train = study.folder / "radt.toml", study.folder / "train.py"
+        toml.write_text(toml.read_text() + 'bundle = "1h"\n')
+        train.write_text(_EATS + train.read_text())
+        study.write({"eats": 1, "next": 1, "other": 1}, {"eats": "1GB", "next": "1GB"})
+        follower = study.start("study.csv")
+        wait_until(lambda: list(tmp_path.glob(_PARTS)), "a part of the run")
+        wait_until(lambda: study.started() == 1, "the other job to run beside it")
+        assert len(study.queue()) == 2
+        (study.folder / "eat").touch()
+        wait_until(lambda: study.started() == 2, "the next row of the bundle to run")
+        study.go()
+        output, _ = follower.communicate()
+        assert follower.returncode == 1, output
+        killed = "OOM: host memory: killed by the kernel"
+        assert study.statuses() == [killed, "FINISHED", "FINISHED"]
+        log = slurm.folder / "node1" / "slurmd.log"
+        wait_until(lambda: "Detected 1 oom-kill event(s)" in log.read_text(), "Slurm's word")
+        with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+            (run,) = (run for run in reader.runs() if run.status is RunStatus.OOM)
+            assert {one.metric for one in reader.series([run.run_id])} >= {"loss"}
 
 
 def test_a_controller_that_is_killed_right_after_a_submission(tmp_path: Path) -> None:

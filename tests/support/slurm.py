@@ -85,6 +85,15 @@ _NODE = (
 )
 
 
+#: The kernel keeps jobs to their memory (root only); the rest stays as it is without cgroups.
+_CGROUPS = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint={folder}/cgroup
+ConstrainRAMSpace=yes
+"""
+#: Where the kernel has cgroups (v1) of memory.
+MEMORY_CGROUPS = Path("/sys/fs/cgroup/memory")
+
 #: Where the controller is, and where commands are run.
 HEAD = "head"
 
@@ -105,7 +114,8 @@ class Slurm:
         folder: Made if it does not exist; a short path, as sockets lie in it.
         nodes: How many: ``node1`` and so on, each with 8 CPUs and 16 GB.
         gpus: Of each node: how many, or how many of each type that the site has a name for.
-        settings: Lines of ``slurm.conf`` that are to be otherwise.
+        settings: Lines of ``slurm.conf`` that are to be otherwise; with ``task/cgroup`` as
+            TaskPlugin the kernel keeps jobs to their memory.
     """
 
     def __init__(
@@ -203,6 +213,8 @@ class Slurm:
         for name in self.nodes:
             self.kill_node(name)
         self._munged.kill()
+        for group in sorted(self._memory_cgroup.glob("**/"), reverse=True):
+            group.rmdir()
 
     def start_munged(self) -> None:
         """Start what the daemons know each other by."""
@@ -319,6 +331,16 @@ class Slurm:
             text += _NODE.format(name=name, place=self._place(name), gres=gres)
         (self.folder / "slurm.conf").write_text(text + _PARTITIONS, encoding="utf-8")
         (self.folder / "gres.conf").write_text("".join(self._gpu_lines()), encoding="utf-8")
+        if self._settings.get("TaskPlugin") == "task/cgroup":
+            self._memory_cgroup.mkdir()
+            (self.folder / "cgroup").mkdir()
+            (self.folder / "cgroup" / "memory").symlink_to(self._memory_cgroup)
+            (self.folder / "cgroup.conf").write_text(_CGROUPS.format(folder=self.folder))
+
+    @property
+    def _memory_cgroup(self) -> Path:
+        """The cluster's own: clusters may have nodes and jobs of the same names."""
+        return MEMORY_CGROUPS / f"radt-{self.cluster}"
 
     def _place(self, _machine: str) -> Place:
         return Place(socket.gethostname(), "127.0.0.1", free_port())
