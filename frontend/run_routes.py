@@ -17,19 +17,28 @@ from dash import Dash
 from flask import Response, request
 
 from radt.errors import ArchiveError, RunNotFoundError
+from radt.frontend.charts.logged import TEMPLATES
 from radt.frontend.data.run import log
-from radt.frontend.data.run.kinds import kind_of
-from radt.frontend.data.run.media import TABLE_BEGINS, Sequence, is_copy, sequences_of
+from radt.frontend.data.run.kinds import Kind, kind_of
+from radt.frontend.data.run.media import (
+    HEAD_BYTES,
+    Sequence,
+    begins_as_logged,
+    is_copy,
+    sequences_of,
+)
 from radt.frontend.data.run.preview import preview
 from radt.frontend.data.run_files import Artifact, Listing, Place, list_artifacts
 from radt.frontend.data.source import Source
 from radt.frontend.files import answered, open_any_log, open_artifact, path_asked, refused
 from radt.frontend.pages.workload_tables import files_place
-from radt.home import TABLES
+from radt.home import IMAGES, TABLES
 from radt.store.records import RunRecord
 
 #: Files of a run that the page lists or shows by step.
 MAX_FILES = 20_000
+#: Where radt writes images, figures and tables.
+_FOLDERS = (f"{IMAGES}/", f"{TABLES}/")
 _MAX_QUERY = 500
 _HTTP_SAME = 204
 
@@ -62,11 +71,11 @@ def _files(source: Source, record: RunRecord) -> Response:
             place = str(error)
     is_here = {file.path: file.place is not Place.REMOTE for file in listing.files}
 
-    def is_table(path: str) -> bool:
-        # Not every file in JSON is fetched to look at how it begins.
-        return _begins_as_table(source, record, path) if is_here[path] else _is_named_table(path)
+    def is_logged(path: str) -> bool:
+        # Not every file is fetched to look at how it begins.
+        return _is_logged(source, record, path) if is_here[path] else path.startswith(_FOLDERS)
 
-    sequences = sequences_of(is_here, is_table)
+    sequences = sequences_of(is_here, is_logged)
     in_steps = {item.path for each in sequences for item in each.items if len(each.items) > 1}
     files = [
         [_encoded(file.path), file.size_bytes, kind_of(file.path)]
@@ -94,16 +103,12 @@ def _with_remote(listing: Listing, sizes: Mapping[str, int]) -> Listing:
     return Listing(tuple(files[:MAX_FILES]), listing.left_out + max(0, len(files) - MAX_FILES))
 
 
-def _begins_as_table(source: Source, record: RunRecord, path: str) -> bool:
+def _is_logged(source: Source, record: RunRecord, path: str) -> bool:
     try:
         with open_artifact(source, record, path) as file:
-            return file.read(len(TABLE_BEGINS)) == TABLE_BEGINS
+            return begins_as_logged(path, file.read(HEAD_BYTES))
     except (RunNotFoundError, OSError):
         return False  # just delivered or deleted
-
-
-def _is_named_table(path: str) -> bool:
-    return path.startswith(f"{TABLES}/")
 
 
 def _sequence(sequence: Sequence) -> dict[str, Any]:
@@ -120,7 +125,8 @@ def _encoded(path: str) -> str:
 def _preview(source: Source, record: RunRecord) -> Response:
     path = path_asked()
     with open_artifact(source, record, path) as file:
-        return _json(asdict(preview(file, path)))
+        read = preview(file, path)
+    return _json(asdict(read) | ({"templates": TEMPLATES} if read.kind is Kind.FIGURE else {}))
 
 
 def _log(source: Source, record: RunRecord) -> Response:

@@ -82,7 +82,6 @@ def layout(source: Source, view: View) -> Component:
             html.Div(id="compare-status", className="unseen", **attributes(aria_live="polite")),
             dcc.Store(id="compare-known", data=dict(initial)),
             dcc.Store(id="compare-done"),
-            _plotly(),
         ],
         id="compare",
         className="compare",
@@ -97,12 +96,6 @@ def _slot(slot: int) -> Component:
         hidden=True,
         **attributes(data_slot=str(slot)),
     )
-
-
-def _plotly() -> Component:
-    """Return a hidden graph, for which Dash loads Plotly."""
-    figure: Any = {"data": [], "layout": {"width": 10, "height": 10}}
-    return html.Div(dcc.Graph(id="compare-plotly", figure=figure), hidden=True)
 
 
 def register(app: Dash, source: Source) -> None:

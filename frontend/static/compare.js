@@ -373,7 +373,7 @@
     try {
       [found] = await Promise.all([
         post("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
-        plotly(),
+        radt.plotly(),
       ]);
     } catch (error) {
       if (card.asking !== mine) return;
@@ -398,15 +398,6 @@
       note(card, "");
     }
     refresh(card);
-  }
-
-  /* Wait for Plotly, which Dash loads for the hidden graph. */
-  function plotly() {
-    if (window.Plotly) return undefined;
-    return new Promise((resolve) => {
-      const look = () => (window.Plotly ? resolve() : setTimeout(look, 10));
-      look();
-    });
   }
 
   function receive(card, found) {

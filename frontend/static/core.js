@@ -6,8 +6,8 @@
   const send = (id, data) => window.dash_clientside.set_props(id, { data });
 
   /* Dash loads Plotly from here, for the first graph, rather than the whole library. */
-  const { plotly } = document.currentScript.dataset;
-  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => plotly, set: () => {} });
+  const { plotly: address } = document.currentScript.dataset;
+  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => address, set: () => {} });
 
   /* ---- elements ------------------------------------------------------------------------------ */
 
@@ -99,6 +99,22 @@
     return response.json();
   }
 
+  /* Plotly, loaded when it is first needed. */
+  let library = null;
+  async function plotly() {
+    library = library || new Promise((resolve, reject) => {
+      if (window.Plotly) resolve();
+      else document.head.append(h("script", { src: address, onload: resolve, onerror: reject }));
+    });
+    try {
+      await library;
+    } catch {
+      library = null; // tried again
+      throw new Error("Plotly could not be loaded");
+    }
+    return window.Plotly;
+  }
+
   /* ---- links --------------------------------------------------------------------------------- */
 
   /* Open another page of the dashboard without reloading the application. */
@@ -162,7 +178,7 @@
 
   const radt = (window.radt = {
     view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, isAtEnd, clock, number,
-    open, follow, post, change, setPart, setWindow, register,
+    open, follow, post, plotly, change, setPart, setWindow, register,
   });
 
   /* A page that comes to the front polls at once: browsers slow down pages in the background. */

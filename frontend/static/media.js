@@ -5,7 +5,7 @@
 "use strict";
 
 (function () {
-  const { change, h, refill, setAttribute, setPart, setText, swatch } = window.radt;
+  const { change, figure, h, refill, setAttribute, setPart, setText, swatch } = window.radt;
   const FIRST = 12; /* cards shown until the user asks for all */
 
   /* ---- files of a run ({ id, … }) --------------------------------------------------------------- */
@@ -28,8 +28,13 @@
     return h(kind, { src, controls: true, preload: "metadata", "aria-label": label });
   }
 
-  /* A table or a text that the server has read; Markdown is text here. */
-  function content(read, label) {
+  /* A table, a figure or a text that the server has read; Markdown is text here. */
+  function content(run, path, read, label, before) {
+    if (read.kind === "figure") {
+      const link = h("a", { href: address(run, "artifact", path), download: "" }, "Download it");
+      if (read.figure) return [figure(read, label, link, before)];
+      return [h("p", { class: "workload-dim" }, `${read.note}. `, link)];
+    }
     const note = read.note && h("p", { class: "workload-dim" }, read.note);
     if (read.kind !== "table") {
       const text = read.text && h("pre", { class: "workload-log", tabindex: 0, "aria-label": label }, read.text);
@@ -112,7 +117,8 @@
     else
       try {
         const read = await ask(run, "preview", `path=${path}`);
-        if (shown.path === path) shown.body.replaceChildren(...content(read, label));
+        const before = shown.body.querySelector(".run-figure") || undefined;
+        if (shown.path === path) shown.body.replaceChildren(...content(run, path, read, label, before));
       } catch (error) {
         if (shown.path === path)
           shown.body.replaceChildren(h("p", { class: "workload-dim", role: "alert" }, error.message));

@@ -65,7 +65,7 @@
       if (read.kind === "markdown") {
         window.dash_clientside.set_props("run-markdown", { children: read.text });
         markdown.hidden = false;
-      } else box.replaceChildren(head, ...content(read, label));
+      } else box.replaceChildren(head, ...content(state, path, read, label));
     } catch (error) {
       if (error.name !== "AbortError" && state.chosen === path)
         box.replaceChildren(head, h("p", { class: "workload-dim", role: "alert" }, error.message));

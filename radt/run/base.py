@@ -16,7 +16,15 @@ from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.files import add_content, add_file
 from radt.run.instruments import EpochMarker, Instruments, Span
 from radt.run.limits import LimitedJournal
-from radt.run.media import IMAGE_SUFFIXES, json_of, path_at, png_of, stepped
+from radt.run.media import (
+    IMAGE_SUFFIXES,
+    html_of,
+    is_plotly,
+    json_of,
+    path_at,
+    png_of,
+    stepped,
+)
 from radt.run.passthrough import NullJournal
 from radt.run.steps import Batch, Batches
 
@@ -137,7 +145,7 @@ class RunBase:
             image: An array or a tensor of the shape (height, width) or (height, width, 1, 3 or 4):
                 uint8, boolean, or float from 0 to 1; a figure of matplotlib or plotly; a PIL image;
                 or the path of a PNG, JPEG, GIF, WebP or SVG file, which is copied. Arrays and
-                figures are stored as PNG.
+                figures of matplotlib are stored as PNG, those of plotly as HTML.
             step: The step it belongs to.
 
         Raises:
@@ -154,6 +162,8 @@ class RunBase:
                     f"Save it as one of {' '.join(sorted(IMAGE_SUFFIXES))}",
                 )
             path, read = path_at(IMAGES, name, file.suffix.lower(), step), file.read_bytes
+        elif is_plotly(image):
+            path, read = path_at(IMAGES, name, ".html", step), partial(html_of, image)
         else:
             path, read = path_at(IMAGES, name, ".png", step), partial(png_of, image)
         if (run_dir := self._files()) is not None:

@@ -62,8 +62,18 @@ def stepped(file: str, step: object) -> str:
 # Images ---------------------------------------------------------------------------------------
 
 
+def is_plotly(image: Any) -> bool:
+    """Return whether this is a figure of plotly."""
+    return hasattr(image, "to_plotly_json") and hasattr(image, "to_html")
+
+
+def html_of(figure: Any) -> bytes:
+    """Return a figure of plotly as MLflow's ``log_figure`` writes it: drawn where it is shown."""
+    return str(figure.to_html(include_plotlyjs="cdn")).encode()
+
+
 def png_of(image: Any) -> bytes:
-    """Return an array, a tensor, a figure or a PIL image as PNG.
+    """Return an array, a tensor, a figure of matplotlib or a PIL image as PNG.
 
     Raises:
         TypeError: It is none of these.
@@ -73,8 +83,6 @@ def png_of(image: Any) -> bytes:
         buffer = io.BytesIO()
         image.savefig(buffer, format="png")
         return buffer.getvalue()
-    if hasattr(image, "to_image"):  # plotly, which draws with kaleido
-        return bytes(image.to_image("png"))
     if hasattr(image, "save") and hasattr(image, "mode"):  # PIL
         buffer = io.BytesIO()
         plain = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")

@@ -96,11 +96,12 @@ def test_files_are_sequences_by_their_names() -> None:
         *(mlflow.format(3, 5) + ".png", mlflow.format(3, 6) + ".png"),
         mlflow.format(3, 6) + "+compressed.webp",
         *("tables/t/step-1.json", "answers.json", "other.json", "story/step-7.txt", "note.txt"),
+        *("a.html", "other.html"),
         *("profiles/step-1.json", "radt/picture.png", "step-1.png"),
     ]
     found = {
         (each.name, each.kind, tuple(item.step for item in each.items)): each.items[-1].path
-        for each in sequences_of(paths, lambda path: path == "answers.json")
+        for each in sequences_of(paths, lambda path: path in ("answers.json", "a.html"))
     }
     assert found == {
         ("val/x", Kind.IMAGE, (-1, 2, 10)): "images/val/x/step-10.png",
@@ -112,6 +113,7 @@ def test_files_are_sequences_by_their_names() -> None:
         ("one", Kind.IMAGE, (None,)): "images/one.png",
         ("step-1", Kind.IMAGE, (None,)): "step-1.png",
         ("answers", Kind.JSON, (None,)): "answers.json",
+        ("a", Kind.FIGURE, (None,)): "a.html",
     }
     assert [path for path in paths if is_copy(path)] == [mlflow.format(3, 6) + "+compressed.webp"]
 
@@ -134,6 +136,15 @@ def test_what_a_file_cannot_be_is_shown_as_text_or_not_at_all(tmp_path: Path) ->
         *((None,), ("inf",)),
     )
     assert read(tmp_path, "a.parquet", b"PAR1 and more PAR1").note.startswith("Not a Parquet file")
+    figure = '<div class="plotly-graph-div"></div> Plotly.newPlot( "a", [{"y": %s}], {"x": NaN} )'
+    assert json.loads(read(tmp_path, "a.html", (figure % "[NaN]").encode()).figure) == {
+        "data": [{"type": "scatter", "y": [None]}],
+        "layout": {"x": None, "images": [], "updatemenus": [], "sliders": []},
+    }
+    for broken in ("[1e999]", "[" * 100_000, "alert(1)", '1, "type": []', ""):
+        assert read(tmp_path, "a.html", (figure % broken).encode()).kind is Kind.TEXT
+    large = read(tmp_path, "a.html", (figure % f'"{"x" * 3_000_000}"').encode())
+    assert large.note == "A figure of 3.0 MB is not drawn here"
     assert read(tmp_path, "a.csv", b"").text == ""
     assert read(tmp_path, "a.csv", b'x,y\n"' + b"z" * 200_000).kind is Kind.TEXT
     assert read(tmp_path, "a.txt", "ünï".encode()).text == "ünï"

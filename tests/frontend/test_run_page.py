@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
@@ -25,7 +26,7 @@ from tests.frontend.workload_support import EVIL, Bench, Planted
 from tests.support.bench import bench_in
 
 TRAIN = """\
-import mlflow, numpy as np, pandas as pd, plotly.graph_objects, radt
+import mlflow, numpy as np, pandas as pd, plotly.graph_objects as go, radt
 from matplotlib.figure import Figure
 from PIL import Image
 image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
@@ -36,13 +37,15 @@ with radt.Run(params={"lr": 0.1}) as run:
         errors = pd.DataFrame({"class": ["cat", "dog"], "count": [step, 7]})
         run.log_table("errors", errors, step=10 * step)
         run.log_text(f"after {step}", "story.txt", step=10 * step)
+        run.log_image("bars", go.Figure(go.Bar(x=["cat", "dog"], y=[step, 7])), step=10 * step)
     mlflow.log_image(Image.fromarray(image), key="theirs/grad", step=3)
     mlflow.log_table({"q": ["a", "b"], "score": [0.5, 0.75]}, "eval/answers.json")
     mlflow.log_image(image, "final.png")
     figure = Figure(figsize=(1, 1), dpi=40, facecolor="red")
     mlflow.log_figure(figure, "plots/theirs.png")
     run.log_image("ours", figure)
-    mlflow.log_figure(plotly.graph_objects.Figure(), "plots/plotly.html")
+    lines = go.Figure(go.Scattergl(x=np.arange(9), y=np.arange(9.0) ** 2, name="squares"))
+    mlflow.log_figure(lines.update_layout(title="Squares"), "plots/plotly.html")
     print("the end")
 """
 
@@ -53,6 +56,14 @@ SVG = (
     "<rect width='40' height='20'/></svg>"
 )
 HTML = f"<script>top.document.title={TITLE}</script><h1>hello</h1>"
+#: A figure whose texts are HTML, with pictures of another server and what our Plotly does not draw.
+FIGURE = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], text=[HTML, EVIL], mode="text"))
+FIGURE.update_layout(
+    title=f'{HTML}<a href="javascript:top.document.title={TITLE}">click</a>',
+    images=[{"source": "https://evil.example/a.png"}],
+    font_color="white",
+    updatemenus=[{"buttons": [{"label": "Play", "method": "animate"}]}],
+)
 MARKDOWN = (
     f"# Results\n\n{HTML}\n\n[click](javascript:top.document.title={TITLE}) **bold**\n\n"
     "| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -110,6 +121,11 @@ def pixels(page: Page, name: str, run: int = 0) -> list[object]:
     return np.asarray(Image.open(io.BytesIO(bytes(content)))).tolist()
 
 
+def traces(figure) -> list[list[object]]:
+    """Type and values of each trace that Plotly has drawn."""
+    return figure.evaluate("figure => figure._fullData.map(one => [one.type, [...one.y]])")
+
+
 def in_bytes(text: str) -> float:
     """The number of bytes, or of bytes a second, in a text."""
     number, unit = text.removesuffix("/s").split()
@@ -155,7 +171,7 @@ def test_a_real_run_shows_what_its_script_logged(tmp_path, serve, watched):
         page.locator(".run-found button").press("Enter")
         expect(log.locator(".run-hit")).to_have_text("the end")
         assert findings(page) == []
-        expect(page.locator(".run-card")).to_have_count(8)
+        expect(page.locator(".run-card")).to_have_count(10)
 
         # The slider by keys: every name at the chosen step, or the last one until then.
         image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
@@ -177,6 +193,18 @@ def test_a_real_run_shows_what_its_script_logged(tmp_path, serve, watched):
             figure = np.asarray(pixels(page, name))
             assert figure.shape == (40, 40, 4)
             assert (figure == [255, 0, 0, 255]).all()
+        squares = card(page, "plots/plotly").locator(".run-figure")
+        expect(squares.locator(".gtitle")).to_have_text("Squares")
+        assert traces(squares) == [["scatter", [float(x**2) for x in range(9)]]]
+        paper = "figure => figure._fullLayout.paper_bgcolor"
+        assert squares.evaluate(paper) == "#ffffff"
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_function(
+            f"figure => ({paper})(figure) === '#1b1e22'", arg=squares.element_handle()
+        )
+        bars = card(page, "bars").locator(".run-figure")
+        expect(bars.locator(".bars .point")).to_have_count(2)
+        assert traces(bars) == [["bar", [1, 7]]]
         expect(page.locator("#run-files")).to_contain_text("plots/plotly.html")
         expect(card(page, "story").locator("pre")).to_have_text("after 1")
         errors = card(page, "errors").locator("table")
@@ -197,6 +225,9 @@ def test_files_are_shown_for_what_they_are_and_run_nothing(bench, serve, watched
         "a",
         {
             "page.html": HTML,
+            "figure.html": FIGURE.to_html(include_plotlyjs="cdn"),
+            "plot.html": FIGURE.to_html(include_plotlyjs=True),
+            "surface.html": go.Figure(go.Surface(z=[[1, 2], [3, 4]])).to_html(),
             "drawing.svg": SVG,
             "README.md": MARKDOWN,
             f"{EVIL.replace('/', '')}.txt": EVIL,
@@ -220,6 +251,14 @@ def test_files_are_shown_for_what_they_are_and_run_nothing(bench, serve, watched
 
     open_file("page.html")
     expect(preview.locator("pre")).to_have_text(HTML)
+    for name in ("figure.html", "plot.html"):
+        open_file(name)
+        title = preview.locator(".run-figure .gtitle")
+        expect(title).to_contain_text("click")
+        assert title.locator("a").get_attribute("href") is None
+        assert preview.locator("script, h1, .updatemenu-container, image").count() == 0
+    open_file("surface.html")
+    expect(preview).to_contain_text("does not draw traces of type surface. Download it")
     open_file(EVIL[:20])
     expect(preview.locator("pre")).to_have_text(EVIL)
     open_file("config.json")

@@ -6,12 +6,10 @@ import io
 import json
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
-from plotly.graph_objects import Figure
 
 from radt.run.media import png_of
 from tests.run.conftest import Joined
@@ -93,12 +91,6 @@ def test_a_png_has_the_pixels_of_the_array(pixels: np.ndarray) -> None:
     assert np.array_equal(np.asarray(image).reshape(pixels.shape), pixels)
     floats = Image.open(io.BytesIO(png_of(pixels / np.float32(255))))
     assert np.array_equal(np.asarray(floats).reshape(pixels.shape), pixels)
-
-
-def test_a_figure_of_plotly_is_drawn_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Not by a browser here, whose start takes seconds.
-    monkeypatch.setattr("kaleido.calc_fig_sync", lambda *_, opts, **__: opts["format"].encode())
-    assert png_of(Figure(layout={"width": 30})) == b"png"
 
 
 def test_mistakes_are_raised_and_record_nothing(joined: Joined) -> None:

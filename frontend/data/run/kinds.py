@@ -18,6 +18,7 @@ class Kind(StrEnum):
     TABLE = "table"
     JSON = "json"
     MARKDOWN = "markdown"
+    FIGURE = "figure"  # if it is one of plotly, else text
     TEXT = "text"  # if it is one
 
 
@@ -43,6 +44,7 @@ _OTHERS = {
     ".parquet": Kind.TABLE,
     ".json": Kind.JSON,
     ".md": Kind.MARKDOWN,
+    ".html": Kind.FIGURE,
 }
 
 

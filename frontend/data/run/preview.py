@@ -1,4 +1,4 @@
-"""The beginning of a file as text or as a table.
+"""The beginning of a file as text or as a table, or its figure.
 
 What is read is limited, whatever the file is: scripts may write anything under any name.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from radt import units
+from radt.frontend.data.run.figure import figure_of
 from radt.frontend.data.run.kinds import Kind, kind_of, suffix_of
 
 MAX_ROWS = 1000
@@ -23,6 +24,8 @@ _MAX_CELL = 500
 _TEXT_BYTES = 256 * 1024
 _CSV_BYTES = 8 * 2**20
 _JSON_BYTES = 16 * 2**20
+#: The whole library of plotly may be in the file, 5 MB.
+_HTML_BYTES = 16 * 2**20
 #: A group of rows is decoded as a whole.
 _PARQUET_BYTES = 256 * 2**20
 _DELIMITERS = ",;\t|"
@@ -30,10 +33,10 @@ _DELIMITERS = ",;\t|"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A file as the page shows it: a text, a table, or a note why it is neither.
+    """A file as the page shows it: a text, a table, a figure, or a note why it is none of them.
 
     ``numeric`` are the columns with numbers only; ``rows`` have texts, None where there is no
-    value. ``note`` says what is left out.
+    value. ``figure`` is that of plotly, in JSON. ``note`` says what is left out.
     """
 
     kind: Kind | None
@@ -41,6 +44,7 @@ class Preview:
     columns: tuple[str, ...] = ()
     numeric: tuple[bool, ...] = ()
     rows: tuple[tuple[str | None, ...], ...] = ()
+    figure: str = ""
     note: str = ""
 
 
@@ -57,6 +61,8 @@ def preview(file: BinaryIO, path: str) -> Preview:
         return _separated(file, suffix)
     if kind is Kind.JSON:
         return _json(file)
+    if kind is Kind.FIGURE:
+        return _figure(file)
     return _text(file, kind)
 
 
@@ -89,6 +95,14 @@ def _json(file: BinaryIO) -> Preview:
         return _text(file)
     note = _cut(len(text)) if len(text) > _TEXT_BYTES else ""
     return Preview(Kind.JSON, text[:_TEXT_BYTES], note=note)
+
+
+def _figure(file: BinaryIO) -> Preview:
+    if os.fstat(file.fileno()).st_size <= _HTML_BYTES:
+        html = file.read(_HTML_BYTES).decode("utf-8", "replace")
+        if (figure := figure_of(html)) is not None:
+            return Preview(Kind.FIGURE, figure=figure.json, note=figure.note)
+    return _text(file)
 
 
 def _separated(file: BinaryIO, suffix: str) -> Preview:

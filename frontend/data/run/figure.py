@@ -1,0 +1,94 @@
+"""A figure of plotly in the HTML file that ``write_html``, and so MLflow's ``log_figure``, wrote.
+
+The file ends with ``Plotly.newPlot("id", [traces], {layout}, …)``, whose arguments are JSON: they
+are read, and nothing of the file runs. What its own library would fetch or resize is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+#: Traces that the dashboard's part of Plotly draws (``vendor/README.md``).
+TRACES = frozenset({"scatter", "bar", "pie"})
+#: What is drawn as something else: the same attributes, without WebGL.
+_SAME = {"scattergl": "scatter"}
+#: A larger one would keep a browser busy for seconds.
+MAX_BYTES = 2 * 2**20
+#: Ours are in their place: background, font and size are those of the page.
+_OURS = ("template", "paper_bgcolor", "plot_bgcolor", "font", "width", "height")
+
+_PLACE = 'class="plotly-graph-div"'
+_CALL = re.compile(r'Plotly\.newPlot\(\s*"[^"\\]*"\s*,\s*')
+_COMMA = re.compile(r"\s*,\s*")
+_NUMBERS = json.JSONDecoder(parse_constant=lambda _: None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFigure:
+    """A figure: ``json`` has its ``data`` and ``layout``; or a note why it is not drawn."""
+
+    json: str = ""
+    note: str = ""
+
+
+def figure_of(html: str) -> LoggedFigure | None:
+    """Return the figure of a file, None if it has none."""
+    call = _CALL.search(html, place) if (place := html.rfind(_PLACE)) >= 0 else None
+    if call is None:
+        return None
+    try:
+        data, end = _NUMBERS.raw_decode(html, call.end())
+        comma = _COMMA.match(html, end)
+        layout, end = _NUMBERS.raw_decode(html, comma.end() if comma else end)
+        if not isinstance(layout, dict) or not _are_traces(data):
+            return None
+        if end - call.end() > MAX_BYTES:
+            return LoggedFigure(
+                note=f"A figure of {(end - call.end()) / 1e6:.1f} MB is not drawn here"
+            )
+        unknown = {kind for trace in data if (kind := _kind(trace)) not in TRACES}
+        if unknown:
+            names = ", ".join(sorted(unknown))[:100]
+            return LoggedFigure(note=f"The dashboard does not draw traces of type {names}")
+        content = {
+            "data": [trace | {"type": _kind(trace)} for trace in data],
+            "layout": _cleaned(layout),
+        }
+        return LoggedFigure(json.dumps(content, allow_nan=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _are_traces(data: object) -> bool:
+    return isinstance(data, list) and all(
+        isinstance(trace, dict) and isinstance(trace.get("type", ""), str) for trace in data
+    )
+
+
+def _kind(trace: dict[str, Any]) -> str:
+    kind = str(trace.get("type", "scatter"))
+    return _SAME.get(kind, kind)
+
+
+def _cleaned(layout: dict[str, Any]) -> dict[str, Any]:
+    """Return a layout without what is ours, images of other servers, and buttons of animations."""
+    kept = {name: value for name, value in layout.items() if name not in _OURS}
+    kept["images"] = [
+        image
+        for image in _dicts(layout.get("images"))
+        if str(image.get("source", "")).startswith("data:image/")
+    ]
+    for name, part in (("updatemenus", "buttons"), ("sliders", "steps")):
+        kept[name] = [
+            menu
+            for menu in _dicts(layout.get(name))
+            if not any(one.get("method") == "animate" for one in _dicts(menu.get(part)))
+        ]
+    return kept
+
+
+def _dicts(items: object) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
