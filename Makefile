@@ -39,9 +39,9 @@ check: $(VENV)/.dev
 
 # The charts' library as browsers get it (frontend/vendor/README.md).
 plotly:
-	npm pack --silent --pack-destination build plotly.js-basic-dist-min@$(PLOTLY_JS)
-	tar -xzf build/plotly.js-basic-dist-min-$(PLOTLY_JS).tgz -C build package/plotly-basic.min.js package/LICENSE
-	cp build/package/plotly-basic.min.js frontend/vendor/ && cp build/package/LICENSE frontend/vendor/plotly-LICENSE
+	npm pack --silent --pack-destination build plotly.js-cartesian-dist-min@$(PLOTLY_JS)
+	tar -xzf build/plotly.js-cartesian-dist-min-$(PLOTLY_JS).tgz -C build package/plotly-cartesian.min.js package/LICENSE
+	cp build/package/plotly-cartesian.min.js frontend/vendor/ && cp build/package/LICENSE frontend/vendor/plotly-LICENSE
 
 # The documentation site, in build/docs/site; it needs no network, nor do its readers.
 docs: $(VENV)/.docs

@@ -68,11 +68,11 @@ class Bundle:
 SCHEME = Bundle("/static/scheme.js", "text/javascript", _IN_HEAD.read_bytes())
 SCRIPTS = Bundle.of("js", "text/javascript")
 STYLES = Bundle.of("css", "text/css")
-#: Plotly with the traces of our charts only; pages with charts load it (``static/core.js``).
+#: Plotly with flat charts only; pages with charts load it (``static/core.js``).
 PLOTLY = Bundle(
-    "/static/plotly-basic.min.js",
+    "/static/plotly-cartesian.min.js",
     "text/javascript",
-    (Path(__file__).parent / "vendor" / "plotly-basic.min.js").read_bytes(),
+    (Path(__file__).parent / "vendor" / "plotly-cartesian.min.js").read_bytes(),
 )
 
 

@@ -12,6 +12,7 @@ def template(scheme: Scheme) -> dict[str, Any]:
     ink = INKS[scheme]
     axis = {
         "gridcolor": ink.grid,
+        "title": {"font": {"size": 12}},
         "linecolor": ink.axis,
         "zerolinecolor": ink.axis,
         "tickcolor": ink.axis,
@@ -31,6 +32,7 @@ def template(scheme: Scheme) -> dict[str, Any]:
             "coloraxis": quiet,
             "xaxis": axis,
             "yaxis": axis,
+            "legend": {"title": {"font": {"size": 12}}},
             "shapedefaults": {"line": {"color": ink.dim, "width": 1}},
             "annotationdefaults": {"arrowcolor": ink.dim},
             "hoverlabel": {

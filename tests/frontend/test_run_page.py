@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect
 
 import radt
 from radt import units
+from radt.frontend.data.run.figure import TRACES
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from tests.frontend.test_accessibility import findings, stops
@@ -202,6 +203,8 @@ def test_a_real_run_shows_what_its_script_logged(tmp_path, serve, watched):
         page.wait_for_function(
             f"figure => ({paper})(figure) === '#1b1e22'", arg=squares.element_handle()
         )
+        drawable = page.evaluate("Object.keys(Plotly.PlotSchema.get().traces)")
+        assert set(drawable) == TRACES
         bars = card(page, "bars").locator(".run-figure")
         expect(bars.locator(".bars .point")).to_have_count(2)
         assert traces(bars) == [["bar", [1, 7]]]

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Traces that the dashboard's part of Plotly draws (``vendor/README.md``).
-TRACES = frozenset({"scatter", "bar", "pie"})
+TRACES = frozenset(
+    {
+        *("scatter", "scatterternary", "bar", "pie", "box", "violin", "histogram", "image"),
+        *("heatmap", "contour", "histogram2d", "histogram2dcontour"),
+    }
+)
 #: What is drawn as something else: the same attributes, without WebGL.
 _SAME = {"scattergl": "scatter"}
 #: A larger one would keep a browser busy for seconds.
