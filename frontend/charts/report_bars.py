@@ -108,7 +108,6 @@ def ends(drawn: Sequence[tuple[float, Bar, Estimate | None]], ink: Ink) -> list[
             "textangle": -90,
             "showarrow": False,
             "text": escaped(STATUS_WORDS[bar.status]),
-            "hovertext": escaped(f"{bar.entry.name}  {bar.runs}"),
             "font": {"size": 11, "color": ink.dim},
         }
         for x, bar, estimate in drawn
@@ -194,8 +193,6 @@ def figure(
                 "thickness": 1,
                 "width": 3,
             },
-            "hovertext": [_hover(quantity, bar, estimate) for _, bar, estimate in known],
-            "hoverinfo": "text",
             "showlegend": False,
             "name": "",
         }
@@ -216,7 +213,12 @@ def figure(
         *ends(drawn, ink),
         *numbers(known, axis, _room_px(at, size), ink),
     ]
-    layout["meta"] = {"unit": axis.unit, "bars": len(bars)}
+    layout["meta"] = {
+        "unit": axis.unit,
+        "bars": len(bars),
+        # For the page's own tooltip (static/report.js).
+        "tips": [_tip(quantity, bar) for bar in bars],
+    }
     return {"data": traces, "layout": layout}
 
 
@@ -240,14 +242,16 @@ def _positions(blocks: Sequence[tuple[int, int]]) -> list[float]:
     ]
 
 
-def _hover(quantity: AnyQuantity, bar: Bar, estimate: Estimate) -> str:
-    lines = [f"<b>{escaped(bar.entry.name)}</b>  {escaped(bar.runs)}"]
-    lines.append(escaped(describe(quantity, estimate, bar.run_count)))
-    peak = peak_of(quantity)
-    if bar.peak is not None and peak is not None:
-        lines.append(f"peak {escaped(describe(peak, bar.peak, bar.run_count))}")
-    lines += [escaped(method) for method in estimate.methods]
-    return "<br>".join(lines)
+def _tip(quantity: AnyQuantity, bar: Bar) -> Figure:
+    """Return what the tooltip says about a bar: where it is, and what is there."""
+    lines = [STATUS_WORDS[bar.status]]
+    if bar.estimate is not None:
+        lines = [describe(quantity, bar.estimate, bar.run_count)]
+        peak = peak_of(quantity)
+        if bar.peak is not None and peak is not None:
+            lines.append(f"peak {describe(peak, bar.peak, bar.run_count)}")
+        lines += bar.estimate.methods
+    return {"at": f"{bar.entry.name}  {bar.runs}", "text": "\n".join(lines)}
 
 
 def _parts(
@@ -290,7 +294,6 @@ def _points(xs: list[float], ys: list[float], marker: Figure) -> Figure:
         "x": xs,
         "y": ys,
         "marker": marker,
-        "hoverinfo": "skip",
         "showlegend": False,
         "name": "",
     }
@@ -318,6 +321,7 @@ def _layout(
         "font": {"family": FONT, "size": 12, "color": ink.text},
         "showlegend": False,
         "dragmode": False,
+        "hovermode": False,
         "bargap": 0,
         "margin": {
             # A slanted label reaches to the left of its bar; Plotly omits a label that is cut off.
@@ -326,12 +330,6 @@ def _layout(
             "t": _TOP_PX,
             "b": min(_SLANTED_PX, 20 + round(widest_px * 0.66)) if slanted else _BOTTOM_PX,
             "pad": 0,
-        },
-        "hoverlabel": {
-            "bgcolor": ink.hover,
-            "bordercolor": ink.axis,
-            "font": {"family": FONT, "size": 12, "color": ink.text},
-            "align": "left",
         },
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "transition": {"duration": 0},

@@ -29,7 +29,7 @@
         row.of && (!place || row.of !== shown[place - 1].of)
           ? h("tr", { class: "tip-of" }, h("th", { colspan: 4 }, row.of)) : "",
         h("tr", { "data-nearest": row === nearest },
-          h("td", {}, ink(row.colour)),
+          h("td", {}, row.colour && ink(row.colour)),
           h("td", { class: "tip-name" }, row.name),
           h("td", {}, row.value),
           h("td", { class: "tip-dim" }, row.note || "")),

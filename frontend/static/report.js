@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { change, h, post, setPart, setText, noUpdate } = window.radt;
+  const { change, h, post, setPart, setText, noUpdate, tip } = window.radt;
   const ASK_MS = 700;
   /* The value that each field last exchanged with the view, by option. */
   const known = {};
@@ -74,6 +74,20 @@
       if (!isReading && !waits) return;
     }
   }
+
+  /* The tooltip of the bar above or below the pointer. */
+  let pointed = null;
+  document.addEventListener("mousemove", (event) => {
+    const plot = event.target.closest && event.target.closest(".report-chart .js-plotly-plot");
+    if (!plot && pointed) tip.hide();
+    pointed = plot;
+    if (!plot || !plot._fullLayout) return;
+    const { meta, xaxis } = plot._fullLayout;
+    const at = xaxis.p2d(event.clientX - plot.getBoundingClientRect().left - xaxis._offset);
+    const bar = xaxis.tickvals.findIndex((x) => Math.abs(x - at) < 0.5);
+    if (bar < 0) tip.hide();
+    else tip.show({ x: event.clientX, y: event.clientY }, meta.tips[bar]);
+  });
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("#report-columns");

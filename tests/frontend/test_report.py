@@ -281,9 +281,10 @@ def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) ->
     assert len(made["layout"]["shapes"]) == 2
     # A workload has its colour of the other pages: that of its place in the experiment.
     assert drawn["marker"]["color"] == [colour(place, Scheme.LIGHT) for place in (1, 2, 3)]
-    told = drawn["hovertext"]
+    told = [tip["text"] for tip in made["layout"]["meta"]["tips"]]
     assert "n = 2" in told[0] and "95 % CI 729 ms to 3.27 s" in told[0]
-    assert "runs 3.00 s to 3.60 s" in told[1]
+    assert "runs 3.00 s to 3.60 s" in told[2]
+    assert told[4] == "OOM"
 
 
 def test_estimates_are_hatched_and_named(study: Study, source: Source) -> None:
@@ -298,7 +299,7 @@ def test_estimates_are_hatched_and_named(study: Study, source: Source) -> None:
         in_blocks=True,
     )
     assert made["data"][0]["marker"]["pattern"]["shape"] == ["/"]
-    assert "estimated" in made["data"][0]["hovertext"][0]
+    assert "estimated" in made["layout"]["meta"]["tips"][0]["text"]
     assert rows(shown, choices)[0][-1].startswith("~")
 
 
@@ -306,7 +307,9 @@ def test_names_are_only_text(study: Study, source: Source) -> None:
     study.workload(HOSTILE, [Planted("a", 2.0, name=HOSTILE)])
     shown, choices = shown_of(source)
     bars = bars_of(shown, Quantity.CPU, choices)
-    drawn = json.dumps(figure(Quantity.CPU, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True))
+    made = figure(Quantity.CPU, bars, Scheme.LIGHT, Size.SMALL, in_blocks=True)
+    del made["layout"]["meta"]["tips"]  # only text nodes
+    drawn = json.dumps(made)
     assert "<img" not in drawn and "&lt;img" in drawn
     assert r"\<img src=x onerror=alert(1)\>\|\`=1" in rendered(
         content_of(shown, choices), ReportFormat.MARKDOWN

@@ -83,12 +83,16 @@ def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, wa
     expect(first.locator(".barlayer .point path")).to_have_count(3)
     expect(first.locator(".annotation-text", has_text="OOM")).to_be_visible()
 
+    tip = page.locator(".tip")
+
     def pointed_at() -> bool:
         first.locator(".barlayer .point path").nth(1).hover(force=True)
-        return "n = 1" in (first.locator(".hoverlayer").text_content() or "")
+        return "n = 1" in (tip.text_content() or "")
 
     wait_until(pointed_at, "what is under the pointer: charts that are drawn later move others")
-    expect(first.locator(".hoverlayer")).to_contain_text("runs 3.00 s to 3.60 s")
+    expect(tip).to_contain_text("runs 3.00 s to 3.60 s")
+    page.mouse.move(0, 0)
+    expect(tip).to_be_hidden()
 
     link = names(page).nth(1).get_by_role("link")
     expect(link).to_have_text("pair")
