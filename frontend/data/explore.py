@@ -232,7 +232,7 @@ X, Y, COLOUR, AXES, TARGET = (f"explore.{name}" for name in ("x", "y", "colour",
 X_BEST, Y_BEST = "explore.xbest", "explore.ybest"
 SEPARATOR = ";"
 #: The limit on axes side by side, and how many are shown at first.
-MAX_AXES = 10
+MAX_AXES = 32
 _FIRST_AXES = 5
 
 

@@ -16,7 +16,7 @@ from dash.development.base_component import Component
 
 from radt.errors import UsageError
 from radt.frontend.data.catalog import read_experiments
-from radt.frontend.data.explore import Explored, Shown, explored
+from radt.frontend.data.explore import MAX_AXES, Explored, Shown, explored
 from radt.frontend.data.importance import Importance, importance_of
 from radt.frontend.data.machine import Probe, Reading
 from radt.frontend.data.source import Source
@@ -29,10 +29,8 @@ from radt.frontend.view import View
 
 DATA_PATH = "/explore/data"
 IMPORTANCE_PATH = "/explore/importance"
-#: Params that are shown for the run under the pointer.
-_MAX_PARAMS = 24
-#: Axes of the parallel coordinates.
-_MAX_AXES = 32
+#: Params for the tooltip, which has ten rows.
+_MAX_PARAMS = 10
 _BEST = [
     {"value": "high", "label": "higher is better"},
     {"value": "low", "label": "lower is better"},
@@ -86,9 +84,10 @@ def layout(source: Source, view: View) -> Component:
                     choice_field(
                         *("explore-axes", [], ""),
                         label="Axes",
-                        most=_MAX_AXES,
+                        most=MAX_AXES,
                         style="explore-axes",
-                    )
+                    ),
+                    html.Span(id="explore-count", className="explore-wait"),
                 ],
                 html.Div(id="explore-parallel"),
             ),
@@ -98,7 +97,6 @@ def layout(source: Source, view: View) -> Component:
                 [_columns("target", "for")],
                 html.Div(id="explore-importance", **attributes(aria_live="polite")),
             ),
-            html.Div(id="explore-tip", className="explore-tip", hidden=True),
             dcc.Store(
                 id="explore-constants",
                 data={

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, post, setPart, setText, refill, open, plot } = radt;
+  const { h, change, post, setPart, setText, refill, open, plot, tip } = radt;
 
   const RETRY_MS = 2000;
   const POLL_MS = 500;
@@ -209,6 +209,8 @@
     return { element, canvas, above, size };
   }
 
+  /* The charts are beside each other (explore.css). */
+  const isWide = () => window.matchMedia("(min-width: 2600px)").matches;
   const tall = (least, share, most) =>
     Math.round(Math.min(Math.max(window.innerHeight * share, least), most));
 
@@ -219,7 +221,7 @@
       .filter((run) => x.values[run] !== null && y.values[run] !== null);
     const front = x.texts || y.texts
       ? [] : plot.front(runs.filter(isMet), x, y, shown.xbest, shown.ybest);
-    const place = placeOf("scatter", tall(320, 0.5, 760));
+    const place = placeOf("scatter", tall(320, 0.5, 1080));
     place.canvas.setAttribute("aria-label",
       `Scatter of ${y.title} over ${x.title}, ${runs.length} runs; the list has the Pareto front`);
     places.scatter = {
@@ -272,7 +274,7 @@
   }
 
   function drawParallel({ isMet, colours, ranges }) {
-    const place = placeOf("parallel", tall(280, 0.4, 560));
+    const place = placeOf("parallel", tall(280, isWide() ? 0.5 : 0.4, 1080));
     const axes = data.shown.axes.map((key) => columns[key]);
     place.canvas.setAttribute("aria-label",
       `Parallel coordinates of ${data.ids.length} runs: ${axes.map((one) => one.title).join(", ")}`);
@@ -282,6 +284,8 @@
       ...plot.parallel(place.canvas, place.size,
         { axes, runs, isMet, colours, brushes: ranges }, look()),
     };
+    const all = data.choices.reduce((count, group) => count + group.items.length, 0);
+    setText(byId("count"), `${axes.length} of ${all}`);
     if (!byId("ends")) place.element.append(h("div", { id: "explore-ends" }));
     refill(byId("ends"), axes.flatMap((axis, n) =>
       ["from", "to"].map((word, end) => endOf(axis, n, word, end, ranges[axis.key]))));
@@ -349,24 +353,17 @@
   }
 
   function tell(run, event) {
-    const tip = byId("tip");
-    tip.hidden = run === null;
-    if (run === null) return;
+    if (run === null) return void tip.hide();
     const { shown } = data;
-    const keys = [...new Set([shown.y, shown.x, shown.colour].filter(Boolean))];
-    const rest = Object.keys(columns).filter((key) => key.startsWith("param:") && !keys.includes(key));
-    const lines = (some) => some.filter((key) => columns[key]).map((key) => h("div", {},
-      h("dt", {}, columns[key].title),
-      h("dd", {}, plot.scaleOf(columns[key], 0).text(columns[key].values[run]))));
-    refill(tip, h("strong", {}, data.names[run]),
-      h("span", {}, data.statuses[run].toLowerCase()),
-      h("dl", {}, lines(keys)), rest.length > 0 && h("dl", {}, lines(rest)),
-      h("p", {}, "Click to open the run"));
-    const { offsetWidth: width, offsetHeight: height } = tip;
-    const left = event.clientX + 16 + width > window.innerWidth ? event.clientX - width - 16
-      : event.clientX + 16;
-    tip.style.left = `${Math.max(8, left)}px`;
-    tip.style.top = `${Math.max(56, Math.min(event.clientY - height / 2, window.innerHeight - height - 8))}px`;
+    const params = Object.keys(columns).filter((key) => key.startsWith("param:"));
+    const keys = [...new Set([shown.y, shown.x, shown.colour, ...shown.axes, ...params])];
+    const rows = keys.filter((key) => columns[key]).slice(0, tip.MAX_ROWS).map((key) => ({
+      name: columns[key].title,
+      value: plot.scaleOf(columns[key], 0).text(columns[key].values[run]),
+    }));
+    tip.show({ x: event.clientX, y: event.clientY }, {
+      at: `${data.names[run]} · ${data.statuses[run].toLowerCase()}`, rows, foot: "Click to open the run",
+    });
   }
 
   function listen(name, element) {

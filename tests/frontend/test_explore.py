@@ -140,11 +140,11 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     expect(compare).to_have_text(f"Compare {len(both)} brushed →")
     settled(page)
     point_at_any(page)
-    tip = page.locator("#explore-tip")
-    name = tip.locator("strong").inner_text().split()[0]
+    tip = page.locator(".tip")
+    name = tip.locator(".tip-at").inner_text().split()[0]
     run_id = next(run_id for run_id in truth.index if seed_of(study, run_id) == name)
-    texts = tip.locator("dl > div").all_inner_texts()
-    facts = dict(text.split("\n") for text in texts)
+    values = tip.locator(".tip-name + td").all_inner_texts()
+    facts = dict(zip(tip.locator(".tip-name").all_inner_texts(), values, strict=True))
     assert float(facts["lr"].replace("e−", "e-")) == pytest.approx(
         float(truth["param:lr"][run_id]), rel=1e-3
     )
@@ -170,7 +170,11 @@ def test_ranges_by_keyboard_are_a_search_however_many_runs_are_left(
     page = watched.page
     url = serve(store=study / "radt.db")
     axes = "param%3Alr;param%3Aoptimizer;time%3Aepoch;metric%3Aaccuracy.max"
-    open_page(page, url, f"?o.explore.axes={axes}")
+    more = ";param%3A".join(["", "width", "dropout", "seed"])
+    more += "".join(f";metric%3Agpu.{of}" for of in ("power.mean", "power.max", "energy.last"))
+    more += ";time%3Aduration;metric%3Aaccuracy.last"
+    open_page(page, url, f"?o.explore.axes={axes}{more}")
+    expect(page.locator("#explore-ends > *")).to_have_count(2 * 12)
     rate = page.get_by_role("slider", name="lr, to")
     rate.focus()
     for key in ("PageDown", "ArrowDown", "ArrowDown"):
@@ -221,7 +225,7 @@ def point_at_any(page: Page) -> None:
     for y in range(20, int(box["height"]) - 60, 20):
         for x in range(80, int(box["width"]) - 20, 20):
             page.mouse.move(box["x"] + x, box["y"] + y)
-            if page.locator("#explore-tip").is_visible():
+            if page.locator(".tip").is_visible():
                 return
     raise AssertionError("no run is under the pointer anywhere")
 
