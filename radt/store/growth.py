@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
+from radt.model import NO_STEP
 from radt.store import chunks
 from radt.store.chunks import decoded
 from radt.store.points import fetch
@@ -106,7 +107,7 @@ _DATA = text(
 )
 
 
-_HAS_STEPS = text(f"SELECT step_data IS NOT NULL {_OF_SERIES} ORDER BY chunk_no LIMIT 1")
+_FIRST = text(f"SELECT {chunks.DATA_COLUMNS} {_OF_SERIES} ORDER BY chunk_no LIMIT 1")
 _NEWEST = text(
     "SELECT run_id, MAX(last_ns) FROM chunk WHERE sealed = 0 AND run_id IN :ids GROUP BY run_id"
 ).bindparams(bindparam("ids", expanding=True))
@@ -171,9 +172,18 @@ def headers(connection: Connection, run_id: str, series_no: int, first: int = 0)
 
 
 def has_steps(connection: Connection, run_id: str, series_no: int) -> bool:
-    """Return whether a series has steps, judging by its first chunk."""
-    row = {"run_id": run_id, "series_no": series_no}
-    return bool(connection.execute(_HAS_STEPS, row).scalar())
+    """Return whether a series has steps, judging by its first chunk.
+
+    A script that gives no steps has a column of them all the same, without any.
+
+    Raises:
+        CodecError: The chunk is damaged.
+    """
+    row: dict[str, Value] = {"run_id": run_id, "series_no": series_no}
+    for first in fetch(connection, _FIRST, row, chunks.DATA_KINDS):
+        steps = chunks.ChunkData._make(first).samples().steps
+        return steps is not None and bool((steps != NO_STEP).any())
+    return False
 
 
 def newest(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:

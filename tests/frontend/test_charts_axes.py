@@ -12,7 +12,7 @@ from radt.frontend.charts.layout import axis_ticks
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.cells import moving_mean, of_points
-from radt.frontend.data.chart_data import axes_of, chart_data
+from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
 from radt.frontend.data.labels import apart
 from radt.frontend.data.spec import (
     Aggregate,
@@ -28,7 +28,7 @@ from radt.frontend.data.spec import (
 from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT
 from radt.frontend.view import View
-from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
+from radt.model import NO_STEP, SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
 
 EXPERIMENT = "quickstart"
@@ -81,6 +81,15 @@ def test_axes_are_those_that_make_sense(demo, source):
     times = (XAxis.BARRIER, XAxis.START, XAxis.WALL)
     assert axes_of(source, selection, "loss") == (*times, XAxis.STEP, XAxis.EPOCH)
     assert axes_of(source, selection, "process.memory.rss") == (*times, XAxis.EPOCH)
+    # A script that gives no steps.
+    run_id = demo.run_ids["solo a"]
+    record = SeriesRecord(run_id, 9, SOFTWARE, "checksum", "", Scope.RUN, SeriesKind.GAUGE)
+    demo.writer.add_series([record])
+    demo.append(run_id, demo.origin_ns(run_id), 9, [1.0], [3.0], [NO_STEP])
+    selection = selection_of(source)
+    assert axes_of(source, selection, "checksum") == (*times, XAxis.EPOCH)
+    assert natural_x(source, selection, "checksum") is XAxis.BARRIER
+    assert natural_x(source, selection, "loss") is XAxis.STEP
 
 
 def test_each_axis_has_its_own_zero_and_whole(demo, source):
