@@ -126,7 +126,7 @@ def render_plan(
         console.print()
         if experiment != plan.name:
             console.print(Text(f"  {printable(experiment)}", style="bold"), soft_wrap=True)
-        console.print(Padding(_plan_table(plan, list(group), columns, details), (0, 0, 0, 2)))
+        console.print(Padding.indent(_plan_table(plan, list(group), columns, details), 2))
     notes = [printable(warning) for warning in plan.warnings]
     failed = list(dict.fromkeys(str(run.status) for run in plan.runs if run.status in _RERUN))
     if failed and not rerun:
@@ -234,7 +234,7 @@ def _plan_table(
     table.add_column("workload", overflow="fold", max_width=16)
     table.add_column("")
     table.add_column("run", overflow="fold", max_width=20)
-    table.add_column("command", overflow="fold", ratio=1)
+    table.add_column("command", overflow="fold")
     for column in columns:
         table.add_column(column.name, overflow="fold", max_width=_MAX_COLUMN)
     for row in rows:
