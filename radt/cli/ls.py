@@ -79,7 +79,7 @@ def command(
     Every TERM must match, as in the search of the dashboard: a word anywhere, key:value in a field,
     parameter or tag (= the whole value, != another, < <= > >= numbers); a minus excludes matches.
     Fields: status, device, workload, experiment, name, command, host, collocation, listener,
-    run, reason, duration, age.
+    run, reason, duration, age, starred, archived. Archived runs are left out without archived:yes.
 
     Every command takes the id of a run, or 4 or more of its first characters.
     """
