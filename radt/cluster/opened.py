@@ -67,18 +67,29 @@ def open_submissions(home: Home) -> list[Spool]:
 
     Raises:
         ClusterError: One of them cannot be read.
+        OSError: The same.
     """
     folders = {ClusterSettings().submissions(home.path)}
     with suppress(UsageError):  # a cluster's settings do not matter to who runs without it
         folders |= {
             cluster.submissions(home.path) for cluster in all_clusters(find_settings(Path.cwd()))
         }
-    return [
+    spools = [
         Spool(path)
         for folder in sorted(folders)
         for path in _folders_in(folder)
         if (path / "submission.json").exists() and not (path / "closed").exists()
     ]
+    return [spool for spool in spools if _is_marked(spool) or spool.requests()]
+
+
+def _is_marked(spool: Spool) -> bool:
+    """Whether a start of its file finds it; else its submitter was killed before it was to."""
+    try:
+        marked = _mark_beside(Path(spool.submission.file)).read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return os.path.realpath(marked) == os.path.realpath(spool.path)
 
 
 def _folders_in(folder: Path) -> list[Path]:

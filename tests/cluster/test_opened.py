@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from radt.cluster.opened import close, mark_open, open_submission, refuse_open_submission
+from radt.cluster.opened import (
+    close,
+    mark_open,
+    open_submission,
+    open_submissions,
+    refuse_open_submission,
+)
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.simulated import SimulatedEngine
 from radt.cluster.spool import Spool
@@ -52,6 +58,18 @@ def test_it_is_found_until_it_is_closed(spool: Spool, file: Path, tmp_path: Path
     assert open_submission(file) is None
     refuse_open_submission(file)
     assert len(before - set(file.parent.iterdir())) == 1  # nothing is left beside the file
+
+
+def test_one_whose_submitter_was_killed_before_it_marked_the_file_is_none(
+    spool: Spool, file: Path
+) -> None:
+    home = Home(Path(spool.submission.home))
+    submission = replace(spool.submission, submission_id="20261125-120000-dead")
+    never = Spool.create(spool.path.parent, submission, b"")
+    assert [found.path for found in open_submissions(home)] == [spool.path]
+    file.rename(file.with_name("moved"))
+    never.intend(0, [0])  # the engine may have been asked: it is one, wherever its file is
+    assert never.path in [found.path for found in open_submissions(home)]
 
 
 def test_another_data_folder_does_not_submit_it_again(
