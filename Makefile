@@ -7,7 +7,7 @@ DEMO := experiments/quickstart/demo.csv
 
 ROUNDS ?= 10
 
-.PHONY: demo test test-full chaos check docs bench gpu-check dashboard screenshots clean pins plotly
+.PHONY: demo test test-full chaos kills check docs bench gpu-check dashboard screenshots clean pins plotly
 
 demo: $(VENV)/.torch $(DEMO)
 	$(BIN)/radt $(DEMO)
@@ -33,6 +33,10 @@ test-full: $(VENV)/.test $(VENV)/.system
 # release. SEED=N repeats what was drawn from it.
 chaos: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# The same for submitters on a Slurm of three nodes, killed at random moments.
+kills: $(VENV)/.test $(VENV)/.system
+	$(BIN)/python -m tests.cluster.kills $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
