@@ -18,10 +18,10 @@ from radt.frontend.data.run.facts import MAX_CURVES, Difference, Differences, Me
 from radt.frontend.data.run.subject import RunSubject, label_of, offered
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick
-from radt.frontend.files import log_address, trace_address
+from radt.frontend.files import log_address
 from radt.frontend.pages.page import attributes, kept_link, subject_list
 from radt.frontend.pages.workload_parts import device_name, swatch
-from radt.frontend.pages.workload_tables import mlflow_page
+from radt.frontend.pages.workload_tables import mlflow_link, trace_link
 from radt.frontend.view import View
 from radt.model import RunStatus, SeriesKind
 from radt.store.records import Float64Array
@@ -34,7 +34,6 @@ def head(subject: RunSubject) -> Component:
     """Return the run's name, links to the other pages, and the list of other runs."""
     run = subject.run
     picked = View(picks=(Pick.run(run.record.experiment, run.run_id),))
-    url = mlflow_page(run)
     return html.Div(
         [
             swatch(subject.hue),
@@ -44,18 +43,8 @@ def head(subject: RunSubject) -> Component:
             html.Span(className="push"),
             kept_link("Charts", "/compare", picked),
             kept_link("Workload", "/workload", View(workload=run.record.workload_id)),
-            *(
-                [html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")]
-                if url
-                else []
-            ),
-            html.A(
-                "Perfetto trace",
-                href=trace_address(run.run_id),
-                download="",
-                title="Created on request. Open it at ui.perfetto.dev, which reads it in the "
-                "browser; nothing is uploaded.",
-            ),
+            *mlflow_link(run),
+            trace_link(run.run_id),
             subject_list(
                 *("run-pick", offered(subject.catalog, "", run), run.run_id),
                 label="Another run",

@@ -115,19 +115,6 @@ def files_section(
             )
             for file in sorted(listing.files, key=lambda file: _rank(file.path))
         ]
-        links: list[Component] = []
-        if run.run_id in has_samples:
-            links.append(
-                html.A(
-                    "Perfetto trace",
-                    href=trace_address(run.run_id),
-                    download="",
-                    title="Created on request. Open it at ui.perfetto.dev, which reads it in the "
-                    "browser; nothing is uploaded.",
-                )
-            )
-        if url := mlflow_page(run):
-            links.append(html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener"))
         where = files_place(run.record, listing)
         body.append(
             html.Div(
@@ -138,7 +125,8 @@ def files_section(
                             html.Strong(name_of(run)),
                             html.Span(run.name, className="workload-name"),
                             html.Span(className="push"),
-                            *links,
+                            *mlflow_link(run),
+                            *([trace_link(run.run_id)] if run.run_id in has_samples else []),
                         ],
                         className="workload-files-head",
                     ),
@@ -162,17 +150,29 @@ def files_section(
     return [html.Div(body, className="workload-files-grid"), hint]
 
 
-def mlflow_page(run: RunEntry) -> str | None:
-    """Return the address of the run's page in MLflow; None unless MLflow is a server."""
+def trace_link(run_id: str) -> Component:
+    """Return a link to a run's trace."""
+    return html.A(
+        "Perfetto trace",
+        href=trace_address(run_id),
+        download="",
+        title="Created on request. Open it at ui.perfetto.dev, which reads it in the browser; "
+        "nothing is uploaded.",
+    )
+
+
+def mlflow_link(run: RunEntry) -> list[Component]:
+    """Return a link to the run's page in MLflow; none unless MLflow is a server."""
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
     if parts.scheme not in _HTTP or not run.record.mlflow_run_id or not experiment:
-        return None
+        return []
     base = masked(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()).rstrip("/")
     path = (
         f"experiments/{quote(experiment, safe='')}/runs/{quote(run.record.mlflow_run_id, safe='')}"
     )
-    return f"{base}/#/{path}"
+    url = f"{base}/#/{path}"
+    return [html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")]
 
 
 def files_place(run: RunRecord, listing: Listing) -> str:

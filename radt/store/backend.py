@@ -85,6 +85,8 @@ class Backend(ABC):
     """Database of one store: how to open it, and what its errors mean."""
 
     dialect: Dialect
+    #: What the driver's own cursors raise, which COPY uses.
+    driver_error: type[Exception]
 
     def __init__(self, address: StoreAddress) -> None:
         self.address = address
@@ -148,6 +150,8 @@ class Backend(ABC):
             yield
         except DBAPIError as error:
             raise self.error(error.orig) from error
+        except self.driver_error as error:
+            raise self.error(error) from error
         except PoolTimeoutError as error:
             raise StoreError(
                 f"too many readers of {self.address} at once", "Try again in a moment"

@@ -7,8 +7,7 @@ URI's query override those set here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import psycopg2
@@ -50,6 +49,7 @@ class PostgresBackend(Backend):
     """
 
     dialect = Dialect.POSTGRES
+    driver_error = psycopg2.Error
 
     def __init__(self, address: StoreAddress) -> None:
         super().__init__(address)
@@ -138,15 +138,6 @@ class PostgresBackend(Backend):
             )
             return StoreError(f"the database {self.address} cannot be reached ({reason})", remedy)
         return StoreError(f"the database {self.address} refused a statement: {reason}")
-
-    @contextmanager
-    def translated_errors(self) -> Iterator[None]:
-        """Translate also errors of the driver's own cursors, which COPY uses."""
-        try:
-            with super().translated_errors():
-                yield
-        except psycopg2.Error as error:
-            raise self.error(error) from error
 
 
 class _Revisions(Changes):

@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
@@ -31,6 +31,7 @@ class SqliteBackend(Backend):
     """Store in an SQLite file."""
 
     dialect = Dialect.SQLITE
+    driver_error = sqlite3.Error
 
     def __init__(self, address: StoreAddress) -> None:
         super().__init__(address)
@@ -133,14 +134,6 @@ class SqliteBackend(Backend):
             kind = ReadOnlyStoreError if plain == "SQLITE_READONLY" else StoreError
             return kind(f"{cause} ({error})", remedy)
         return StoreError(f"the store {self.path} refused a statement: {error}")
-
-    @contextmanager
-    def translated_errors(self) -> Iterator[None]:
-        try:
-            with super().translated_errors():
-                yield
-        except sqlite3.Error as error:
-            raise self.error(error) from error
 
 
 class _DataVersion(Changes):
