@@ -243,8 +243,8 @@ def _stretches(cells: Cells, count: int, span: float, *, log: bool = False) -> C
     starts = np.arange(count, dtype=np.int64) * len(cells) // count
     positive = cells.first[cells.first > 0]
     if log and len(positive):
-        edges = np.geomspace(positive[0], max(positive[-1], 2 * positive[0]), count)
-        starts = np.append(0, np.searchsorted(cells.first, edges[:-1]))
+        edges = np.geomspace(positive[0], positive[-1], count)[:-1]
+        starts = np.append(0, np.searchsorted(cells.first, edges).clip(max=len(cells) - 1))
     breaks = np.flatnonzero(_pauses(cells, span, 2 * count))
     return cells.merged(np.unique(np.concatenate([starts, breaks])))
 

@@ -145,6 +145,9 @@ def test_samples_are_spread_evenly_over_a_logarithmic_axis(demo, source):
     assert x[:20].tolist() == list(range(1, 21))
     assert draw(source, x=XAxis.STEP).lines[0].curve.x[:20].tolist() != x[:20].tolist()
     assert len(x) < 2000
+    narrow = draw(source, x=XAxis.STEP, log_x=True, window=Window(1e4, 1.5e4)).lines[0].curve.x
+    assert 500 < len(narrow) < 2000
+    assert (narrow[0], narrow[-1]) == pytest.approx((1e4, 1.5e4), rel=1e-3)
 
 
 def test_what_a_logarithmic_x_axis_cannot_show_is_said(demo, source):
