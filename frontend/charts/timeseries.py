@@ -369,7 +369,8 @@ def y_range(
         return (0.1, 1.0) if ordinate.log else (0.0, 1.0)
     low, high = min(lows), max(highs)
     if ordinate.log:
-        air = (high / low) ** 0.06 if high > low else 2.0
+        # Values that differ by rounding only are one.
+        air = (high / low) ** 0.06 if high > low * (1 + 1e-9) else 2.0
         return low / air, high * air
     if from_zero and low >= 0:
         return 0.0, high * 1.06 if high > 0 else 1.0

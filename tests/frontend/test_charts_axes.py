@@ -403,6 +403,7 @@ def test_a_smoothed_line_lies_in_the_band_of_what_was_measured(demo, source, lev
 def test_a_logarithmic_axis_says_what_it_leaves_out(demo, source):
     demo.quickstart()
     gauge(demo, "solo a", "mem", np.arange(6.0), [0, -1e6, 1e6, 1e7, 1e8, 1e9])
+    gauge(demo, "solo a", "one", np.arange(2.0), [0.3, 0.1 + 0.2], number=10)  # by rounding only
     data = draw(source, "mem", log=True)
     drawn = figure(data, Look())
     assert drawn["layout"]["yaxis"]["type"] == "log"
@@ -410,6 +411,8 @@ def test_a_logarithmic_axis_says_what_it_leaves_out(demo, source):
     assert drawn["layout"]["meta"]["notes"] == ["2 values of 0 or less left out"]
     assert drawn["layout"]["meta"]["unit"] == "GB"
     assert -3.5 < low < -3 < 0 < high < 0.5
+    low, high = figure(draw(source, "one", log=True), Look())["layout"]["yaxis"]["range"]
+    assert high - low > 0.5
 
 
 @pytest.mark.parametrize(
