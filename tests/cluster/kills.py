@@ -55,31 +55,32 @@ def main() -> None:
         print(f"seed {given.seed}: submitted in {submitted_s:.1f} s, all done in {ended_s:.1f} s")
         while kills < given.kills:
             rounds += 1
-            # Most of them while it submits, or begins to go on with what was submitted.
-            windows_s = [(0, submitted_s), (begun_s, submitted_s), (0, ended_s)]
-            moments_s = [
-                chance.uniform(*chance.choice(windows_s))
-                for _ in range(min(MOST, given.kills - kills))
-            ]
             with _round(slurm, Path(folder) / f"round{rounds}") as study:
-                kills += sum(_is_killed(study, moment_s) for moment_s in moments_s)
+                for _ in range(min(MOST, given.kills - kills)):
+                    submits = not _spools(study) and chance.random() < 0.6
+                    longest_s = chance.choice((begun_s, ended_s))
+                    after_s = chance.uniform(0, submitted_s - begun_s if submits else longest_s)
+                    kills += _is_killed(study, after_s, submits=submits)
                 study.radt("study.csv", "--on", "slurm")
     print(f"seed {given.seed}: {kills} kills in {rounds} rounds, and all was as it should be")
 
 
-def _is_killed(study: Study, moment_s: float) -> bool:
-    """Kill a start at a moment, unless it ends before."""
+def _is_killed(study: Study, after_s: float, *, submits: bool) -> bool:
+    """Kill a start so long after it began, or after it began to submit, unless it ends before."""
     follower = study.start("study.csv", "--on", "slurm")
+    if submits:
+        wait_until(lambda: _spools(study) or follower.poll() is not None, "a submission")
     try:
-        output, _ = follower.communicate(timeout=moment_s)
+        output, _ = follower.communicate(timeout=after_s)
     except subprocess.TimeoutExpired:
         follower.kill()
         follower.wait()
         requests, ended = _requests(study), len(list(study.folder.glob("ended.*")))
         answered, rows = requests.count(True), sum(WORKLOADS.values())
         print(
-            f"  killed after {moment_s:.2f} s: {len(requests)} arrays asked for, {answered} "
-            f"answered, {study.started()} of {rows} rows begun, {ended} ended",
+            f"  killed {after_s:.2f} s after {'a submission' if submits else 'its start'}: "
+            f"{len(requests)} arrays asked for, {answered} answered, "
+            f"{study.started()} of {rows} rows begun, {ended} ended",
             flush=True,
         )
         return True
