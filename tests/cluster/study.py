@@ -125,7 +125,7 @@ def study_on(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
     (folder / "train.py").write_text(_TRAIN)
     (folder / "radt.toml").write_text(_SETTINGS.format(folder=tmp_path / "shared"))
     environ = {**os.environ, **slurm.environ, "RADT_TRACKING_URI": "none", "COLUMNS": "80"}
-    environ["RADT_CLUSTER_POLL_S"] = "2"
+    environ["RADT_CLUSTER_POLL_S"] = "1"
     study = Study(folder, environ, slurm)
     try:
         yield study

@@ -118,41 +118,6 @@ def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
     assert "7 rows done" in study.radt("study.csv")  # nothing is left to submit
 
 
-def test_the_dashboard_shows_nodes_and_queue_as_the_cluster_has_them(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labels = [f"w{number}" for number in range(5)]
-    study.write(dict.fromkeys(labels, 1), dict.fromkeys(labels, "15G"))  # one fits on a node
-    follower = study.start("study.csv")
-    wait_until(lambda: study.started() == 3, "three rows to run")
-    for name, value in study.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(study.folder)
-
-    def found() -> Submission:
-        (one,) = read_submissions(Path(study.environ["RADT_HOME"]))
-        return one
-
-    wait_until(lambda: (len(found().running), len(found().queued)) == (3, 2), "jobs as they are")
-    seen = found()
-    assert {job.nodes for job in seen.running} == {"node1", "node2", "node3"}
-    assert sorted(job.workload for job in [*seen.running, *seen.queued]) == labels
-    assert {job.reason for job in seen.queued} <= {"Resources", "Priority"}
-    ids = {line.split()[0] for line in study.queue()}
-    assert {job.job_id for job in [*seen.running, *seen.queued]} == ids
-    assert all(job.attempt == 1 for job in seen.running)
-    assert seen.follower.startswith(f"process {follower.pid} on ")
-    assert "3 jobs run on 3 nodes, 2 queued" in seen.headline
-    shown = study.radt("status")
-    assert seen.submission_id in shown
-    assert "3 jobs run on 3 nodes" in shown
-    study.go()
-    output, _ = follower.communicate()
-    assert follower.returncode == 0, output
-    assert read_submissions(Path(study.environ["RADT_HOME"])) == []
-    assert "no open submissions" in study.radt("status")
-
-
 def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:
     study.write(WORKLOADS, MEMORY)
     study.go()
@@ -169,20 +134,44 @@ def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:
     assert len(list(study.folder.glob("ended.*"))) == 7
 
 
-def test_ctrl_c_ends_the_looking_and_stop_cancels(study: Study) -> None:
-    study.write({"solo": 1, "pair": 2})
+def test_what_runs_and_waits_is_shown_as_the_cluster_has_it_and_stop_cancels_it(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workloads = {f"w{number}": 1 for number in range(4)}
+    study.write(workloads, dict.fromkeys(workloads, "15G"))  # one fits on a node
     follower = study.start("study.csv")
-    wait_until(lambda: study.started() == 3, "the rows to run")
+    wait_until(lambda: study.started() == 3, "three rows to run")
+    for name, value in study.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(study.folder)
+    home = study.environ["RADT_HOME"]
+
+    def found() -> Submission:
+        (one,) = read_submissions(Path(home))
+        return one
+
+    wait_until(lambda: (len(found().running), len(found().queued)) == (3, 1), "jobs as they are")
+    seen = found()
+    assert {job.nodes for job in seen.running} == {"node1", "node2", "node3"}
+    assert sorted(job.workload for job in [*seen.running, *seen.queued]) == list(workloads)
+    assert {job.reason for job in seen.queued} <= {"Resources", "Priority"}
+    ids = {line.split()[0] for line in study.queue()}
+    assert {job.job_id for job in [*seen.running, *seen.queued]} == ids
+    assert all(job.attempt == 1 for job in seen.running)
+    assert seen.follower.startswith(f"process {follower.pid} on ")
+    assert "3 jobs run on 3 nodes, 1 queued" in seen.headline
+    shown = study.radt("status")
+    assert seen.submission_id in shown
+    assert "3 jobs run on 3 nodes" in shown
     follower.send_signal(signal.SIGINT)
     output, _ = follower.communicate()
     assert "the jobs go on" in output
     assert follower.returncode == 130
-    assert len(study.queue()) == 2
+    assert len(study.queue()) == 4
     refusal = study.radt("study.csv", "--on", "local", code=2)
     assert "was submitted to slurm" in refusal
     refusal = study.radt("study.csv", "--home", "another", code=2)
-    assert f"--home {study.environ['RADT_HOME']}" in " ".join(refusal.split())
-    home = study.environ["RADT_HOME"]
+    assert f"--home {home}" in " ".join(refusal.split())
     study.environ = {**study.environ, "RADT_HOME": str(study.folder / "another")}
     study.radt("stop", "study.csv")  # from wherever
     assert not (study.folder / "another").exists()
@@ -192,7 +181,9 @@ def test_ctrl_c_ends_the_looking_and_stop_cancels(study: Study) -> None:
     assert len(list(study.folder.glob("ended.*"))) == 0
     study.go()
     study.radt("study.csv")  # resumes
-    study.finished_once({"solo": 1, "pair": 2})
+    study.finished_once(workloads)
+    assert read_submissions(Path(home)) == []
+    assert "no open submissions" in study.radt("status")
 
 
 def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) -> None:
@@ -243,19 +234,6 @@ def test_one_task_is_cancelled_and_runs_with_the_next_start(study: Study) -> Non
     study.finished_once({"solo": 1, "pair": 2})
 
 
-def test_a_detached_follower_is_attached_to(study: Study) -> None:
-    study.write({"solo": 1})
-    assert "runs in the background" in study.radt("study.csv", "--detach")
-    wait_until(lambda: study.started() == 1, "the row to run")
-    attached = study.start("attach", "study.csv")
-    assert attached.stdout is not None
-    assert "this only looks" in attached.stdout.readline()
-    study.go()
-    output, _ = attached.communicate()
-    assert attached.returncode == 0, output
-    wait_until(lambda: study.statuses() == ["FINISHED"], "the status")
-
-
 def test_nodes_that_reach_the_servers_record_there_themselves(
     study: Study, database: str, mlflow_server: MlflowServer
 ) -> None:
@@ -295,13 +273,22 @@ def test_nodes_that_reach_the_servers_record_there_themselves(
     assert sum(file.path == "output.log" for file in files) == 2  # of those that have finished
 
 
-def test_all_workloads_of_a_file_run_on_one_node(study: Study) -> None:
+def test_a_detached_follower_is_attached_to_and_all_workloads_run_on_one_node(
+    study: Study,
+) -> None:
     # Two of these fit on no node together: without the setting each would have a node of its own.
     study.write({"w0": 1, "w1": 1}, {"w0": "9GB", "w1": "9GB"})
     toml = study.folder / "radt.toml"
     toml.write_text(toml.read_text() + "same-node = true\n")
+    assert "runs in the background" in study.radt("study.csv", "--detach")
+    wait_until(lambda: study.started() == 1, "the first row to run")
+    attached = study.start("attach", "study.csv")
+    assert attached.stdout is not None
+    assert "this only looks" in attached.stdout.readline()
     study.go()
-    study.radt("study.csv")
+    output, _ = attached.communicate()
+    assert attached.returncode == 0, output
+    wait_until(lambda: study.statuses() == ["FINISHED"] * 2, "the statuses")
     study.finished_once({"w0": 1, "w1": 1})
     with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
         tags = reader.tags_of([run.run_id for run in reader.runs()])

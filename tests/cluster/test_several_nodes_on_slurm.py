@@ -110,7 +110,7 @@ class Study:
                 **self.slurm.environ,
                 "RADT_HOME": str(Path.home() / self.folder.name),
                 "RADT_TRACKING_URI": "none",
-                "RADT_CLUSTER_POLL_S": "2",
+                "RADT_CLUSTER_POLL_S": "1",
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # for torchrun
                 "COLUMNS": "80",
             },
