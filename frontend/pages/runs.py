@@ -224,7 +224,7 @@ def _row(
         "id": _id(table, line),
         "level": 2 if is_child or table.grouped_by not in (BY_WORKLOAD, NO_GROUPS) else 1,
         "name": run.mark if is_child else run.short,
-        "detail": run.name if is_child else run.second_name,
+        "detail": run.second_name if not is_child else run.name if run.name != run.mark else "",
         "href": f"/run?id={run.run_id}",
         "run": run.run_id,
         "starred": run.run_id in stars,
