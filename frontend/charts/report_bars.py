@@ -146,8 +146,6 @@ def numbers(
 
 HEIGHT_PX = 264
 _TOP_PX, _BOTTOM_PX, _LEFT_PX, _RIGHT_PX = 28, 28, 48, 12
-_SLANTED_PX = 96
-_CHARACTER_PX = 6.4
 _LABEL_CHARS = 18
 _BLOCK_GAP = 0.7
 _WIDTH = 0.72
@@ -202,7 +200,7 @@ def figure(
     # Only quantities of series may be negative.
     bottom = min([0.0, *(estimate.mean for _, _, estimate in known)]) * factor
     limits = (bottom * _AIR, top * _AIR or (0.0 if bottom else 1.0))
-    layout = _layout(ink, bars, at, size, limits)
+    layout = _layout(ink, bars, at, limits)
     layout["shapes"] = separators(blocks, at, ink)
     if bottom:
         layout["shapes"].append(hairline(0.0, ink))
@@ -305,13 +303,10 @@ def _room_px(at: Sequence[float], size: Size) -> float:
 
 
 def _layout(
-    ink: Ink, bars: Sequence[Bar], at: Sequence[float], size: Size, limits: tuple[float, float]
+    ink: Ink, bars: Sequence[Bar], at: Sequence[float], limits: tuple[float, float]
 ) -> Figure:
     names = apart([bar.label for bar in bars])
     labels = [escaped(shortened(name, _LABEL_CHARS)) for name in names]
-    widest_px = max((len(label) for label in labels), default=0) * _CHARACTER_PX
-    room_px = _room_px(at, size)
-    slanted = widest_px > room_px
     last = at[-1] if at else 0.0
     return {
         "height": HEIGHT_PX,
@@ -323,14 +318,7 @@ def _layout(
         "dragmode": False,
         "hovermode": False,
         "bargap": 0,
-        "margin": {
-            # A slanted label reaches to the left of its bar; Plotly omits a label that is cut off.
-            "l": max(_LEFT_PX, round(widest_px * 0.77 - room_px / 2)) if slanted else _LEFT_PX,
-            "r": _RIGHT_PX,
-            "t": _TOP_PX,
-            "b": min(_SLANTED_PX, 20 + round(widest_px * 0.66)) if slanted else _BOTTOM_PX,
-            "pad": 0,
-        },
+        "margin": {"l": _LEFT_PX, "r": _RIGHT_PX, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "transition": {"duration": 0},
         "xaxis": {
@@ -338,7 +326,10 @@ def _layout(
             "range": [min(-0.6, last / 2 - 2.4), max(last + 0.6, last / 2 + 2.4)],
             "tickvals": list(at),
             "ticktext": labels,
-            "tickangle": -40 if slanted else 0,
+            # Slanted only where they do not fit; the margins grow with them.
+            "tickangle": "auto",
+            "autotickangles": [0, -40],
+            "automargin": True,
             "tickfont": {"size": 11, "color": ink.text},
             "ticks": "",
             "showgrid": False,

@@ -64,7 +64,7 @@ def _sheet(title: str, of: Sequence[tuple[AnyQuantity, Sequence[Bar]]], window: 
         names = made["layout"]["xaxis"]["ticktext"]
         # On paper bars have their own width, independent of a page's size.
         fits = max(map(len, names), default=0) * _CHARACTER_PX <= _BAR_PX
-        made["layout"]["xaxis"]["tickangle"] = 0 if fits else -40
+        made["layout"]["xaxis"] |= {"tickangle": 0 if fits else -40, "automargin": False}
         merger.add(made, Box(left + _LEFT_PX, _BOTTOM_PX, wide, _PLOT_PX))
         letter = f"({chr(ord('a') + place)}) " if len(of) > 1 else ""
         merger.annotations.append(

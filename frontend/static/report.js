@@ -81,8 +81,8 @@
     const plot = event.target.closest && event.target.closest(".report-chart .js-plotly-plot");
     if (!plot && pointed) tip.hide();
     pointed = plot;
-    if (!plot || !plot._fullLayout) return;
-    const { meta, xaxis } = plot._fullLayout;
+    const { meta, xaxis } = (plot && plot._fullLayout) || {};
+    if (!meta) return; // not yet drawn
     const at = xaxis.p2d(event.clientX - plot.getBoundingClientRect().left - xaxis._offset);
     const bar = xaxis.tickvals.findIndex((x) => Math.abs(x - at) < 0.5);
     if (bar < 0) tip.hide();
