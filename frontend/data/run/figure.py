@@ -62,7 +62,9 @@ def figure_of(html: str) -> LoggedFigure | None:
             "data": [trace | {"type": _kind(trace)} for trace in data],
             "layout": _cleaned(layout),
         }
-        return LoggedFigure(json.dumps(content, allow_nan=False))
+        found = json.dumps(content, allow_nan=False)
+        # Merging such an object would alter every object of the page.
+        return None if '"__proto__":' in found else LoggedFigure(found)
     except (ValueError, RecursionError):
         return None
 
