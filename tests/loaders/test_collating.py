@@ -29,6 +29,7 @@ from tests.support.shared_loading import (
 )
 from tests.support.waiting import alive, wait_until
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
 SLOT_BYTES = page_aligned(60_000)
 
 

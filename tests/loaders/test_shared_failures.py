@@ -19,6 +19,7 @@ import pytest
 from radt.errors import LoaderError
 from radt.loaders import SharedLoader, wire
 from radt.loaders.shared import session
+from radt.loaders.shared.session import _start_server as start_server
 from tests.support.shared_loading import (
     Consumer,
     Taker,
@@ -36,6 +37,8 @@ from tests.support.shared_loading import (
     shared,
 )
 from tests.support.waiting import TIMEOUT_S, alive, stands_still, wait_until
+
+pytestmark = pytest.mark.usefixtures("forked_servers")
 
 
 def failing(*arguments: Any, **options: Any) -> tuple[list[Any], LoaderError]:
@@ -201,7 +204,10 @@ def test_who_comes_when_all_others_were_killed_starts_anew_and_nothing_is_left()
         assert epoch_of(loader) == expected(20, 2)
 
 
-def test_who_is_stopped_is_waited_for_and_named(capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_is_stopped_is_waited_for_and_named(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_start_server", start_server)  # it writes to our descriptors
     name = name_of_its_own()
     loader = shared(20, 2, name=name, stall_warning_s=1.0)
     len(loader)

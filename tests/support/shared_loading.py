@@ -295,6 +295,7 @@ def _serve(
     os.environ.clear()
     os.environ.update(environment)
     multiprocessing.current_process().daemon = False  # it may have workers
+    multiprocessing.set_start_method("fork", force=True)  # which are forked, as anywhere
     inherited = wire.inherited_listener(listening.detach())
     chosen = Factory.from_json(factory), ServerOptions(**options)
     sys.exit(Server(*chosen, inherited, is_service=False).run())
