@@ -51,7 +51,7 @@ _REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 #: for minutes while the others are done.
 _LONG = (
     *("cluster", "chaos", "team", "experiments", "selftest", "faults", "postgres"),
-    *("frontend", "mlflow", "process", "archive"),
+    *("frontend", "mlflow", "process", "archive", "support", "training", "loaders"),
 )
 
 
