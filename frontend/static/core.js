@@ -115,6 +115,19 @@
     return window.Plotly;
   }
 
+  /* Return the answer to what the user asked for; throws { cause, remedy }. */
+  async function request(path, options) {
+    let answer;
+    try {
+      answer = await fetch(path, options);
+    } catch (error) {
+      throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
+    }
+    if (answer.ok) return answer;
+    const found = await answer.json().catch(() => ({}));
+    throw Object.assign({ cause: `The dashboard answers ${answer.status}.`, remedy: "" }, found);
+  }
+
   /* ---- links --------------------------------------------------------------------------------- */
 
   /* Open another page of the dashboard without reloading the application. */
@@ -178,7 +191,7 @@
 
   const radt = (window.radt = {
     view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, isAtEnd, clock, number,
-    open, follow, post, plotly, change, setPart, setWindow, register,
+    open, follow, post, request, plotly, change, setPart, setWindow, register,
   });
 
   /* A page that comes to the front polls at once: browsers slow down pages in the background. */

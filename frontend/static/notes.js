@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { h, refill, register, noUpdate } = window.radt;
+  const { h, refill, register, noUpdate, request } = window.radt;
   const TOKEN = "radt-write-token";
 
   /* Ask a route, or have it change something; throws { cause, remedy }. */
@@ -12,12 +12,7 @@
       "X-Radt-Write-Token": window.sessionStorage.getItem(TOKEN) || "",
     };
     const how = body && { method: "POST", body: JSON.stringify(body) };
-    const answer = await fetch(path, { ...how, headers }).catch(() => {
-      throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
-    });
-    const found = await answer.json().catch(() => ({ cause: `The dashboard answers ${answer.status}.` }));
-    if (!answer.ok) throw found;
-    return found;
+    return (await request(path, { ...how, headers })).json();
   }
 
   /* Change notes of runs: any of { name, text, tags, starred, archived }. */

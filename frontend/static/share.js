@@ -4,7 +4,7 @@
 "use strict";
 
 (function () {
-  const { h } = window.radt;
+  const { h, request } = window.radt;
   const PAGE = "page";
   const MAX_VIEW_BYTES = 240000;
   const data = (share, text, why) => ({ text, why, formats: [["CSV", share, "csv"], ["Parquet", share, "parquet"]] });
@@ -21,18 +21,6 @@
   const CHART = ["picture", null, "shown", "full", null, "python"];
 
   /* -- actions ------------------------------------------------------------------------------ */
-
-  async function request(path, options) {
-    let answer;
-    try {
-      answer = await fetch(path, options);
-    } catch (error) {
-      throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
-    }
-    if (answer.ok) return answer;
-    const found = await answer.json().catch(() => ({}));
-    throw Object.assign({ cause: `The dashboard answers ${answer.status}.`, remedy: "" }, found);
-  }
 
   const ask = async (path, body, type) =>
     (await request(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
