@@ -44,6 +44,7 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
         StoreError: The store cannot be written.
     """
     row = row_of(run, clock)
+    barrier_ns = None if run.has_runner else row.created_ns
     with writer.transaction():
         if not reader.runs(workload_id=row.workload_id):
             writer.put_workload(
@@ -54,9 +55,14 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
                     created_ns=row.created_ns,
                     status=RunStatus.SCHEDULED if run.has_runner else RunStatus.RUNNING,
                     tracking_uri=row.tracking_uri,
-                    barrier_ns=None if run.has_runner else row.created_ns,
+                    barrier_ns=barrier_ns,
                 )
             )
+        elif barrier_ns is not None:
+            known_ns = reader.workload(row.workload_id).barrier_ns
+            if known_ns is not None and known_ns > barrier_ns:
+                # A child of this run was found first, which began later.
+                writer.update_workload(row.workload_id, barrier_ns=barrier_ns)
         if run.is_numbered:
             row = replace(row, name=writer.numbered_name(run.name, run.experiment))
         writer.put_run(row)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from radt.clock import Clock
 from radt.collector.manifest import Manifest, ask_for_collection
 from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.rows import put_rows
 from radt.collector.run_finder import RunFinder
 from radt.collector.runs import RunStates
 from radt.home import Home
+from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
+from radt.tags import PARENT
 
 
 def test_a_run_that_cannot_be_looked_at_now_is_found_later(
@@ -51,3 +57,21 @@ def test_a_remembered_run_that_cannot_be_read_now_stays(tmp_path: Path) -> None:
     unreadable.mkdir()
     assert [*states.load()] == []
     assert unreadable.exists()
+
+
+def test_a_workload_begins_with_the_parent_also_where_a_child_is_found_first(
+    tmp_path: Path,
+) -> None:
+    store, clock = tmp_path / "radt.db", Clock(1_000)
+    parent = StandaloneRun(Registration("p" * 32, str(store), ""), "w" * 32, "e", 1, 5)
+    child = replace(
+        parent,
+        registration=Registration("c" * 32, str(store), ""),
+        started_monotonic_ns=7,
+        letter="a.job",
+        tags={PARENT: "p" * 32},
+    )
+    with StoreWriter(store) as writer, StoreReader(store) as reader:
+        for run in (child, parent):
+            put_rows(writer, reader, run, clock)
+        assert reader.workload("w" * 32).barrier_ns == 1_005
