@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from argparse import ArgumentParser
@@ -115,8 +116,9 @@ def _server(port: int, heartbeat_s: float) -> LighthouseServer:
         raise MissingPackageError(
             "the lighthouse needs torchft, which is not installed", "pip install 'radt[elastic]'"
         ) from error
+    host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - see the module's text
     return LighthouseServer(
-        bind=f"[::]:{port}",
+        bind=f"{host}:{port}",
         min_replicas=1,
         join_timeout_ms=_JOIN_MS,
         heartbeat_timeout_ms=round(heartbeat_s * 1000),

@@ -120,9 +120,9 @@ class StateServer:
         self._round, self._data = "", b""
         self._closed = False
         self._connections: set[socket.socket] = set()
-        self._listener = socket.create_server(
-            ("::", 0), family=socket.AF_INET6, dualstack_ipv6=True
-        )
+        both = socket.has_dualstack_ipv6()  # clusters switch IPv6 off
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
         self.address = f"{host}|{self._listener.getsockname()[1]}"
         self._threads: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept, name="radt-state", daemon=True)

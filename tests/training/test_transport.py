@@ -8,6 +8,7 @@ import socket
 import threading
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -80,6 +81,18 @@ def test_a_peer_waits_for_the_round_that_it_wants() -> None:
     finally:
         server.close()
     assert not _state_threads()
+
+
+def test_without_ipv6_peers_come_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    server = StateServer("127.0.0.1", 60.0)
+    try:
+        server.offer("round 1", {"of": 1})
+        assert fetch(server.address, "round 1", 60.0) == {"of": 1}
+        listening = psutil.Process().net_connections("tcp4")
+        assert server.address.rpartition("|")[2] in {str(each.laddr.port) for each in listening}
+    finally:
+        server.close()
 
 
 def test_a_peer_hears_that_a_round_will_not_end() -> None:
