@@ -32,7 +32,7 @@ from typing import Self
 import torch
 
 from radt.errors import TrainingError, UsageError
-from radt.home import runtime_dir
+from radt.home import RUNTIME_VARIABLE, runtime_dir
 from radt.run.paced import PacedMetrics
 from radt.run.run import active_run
 from radt.training.randomness import RandomState
@@ -74,6 +74,7 @@ class DeviceLease:
 
     Raises:
         UsageError: An argument is invalid, or there is no such device.
+        TrainingError: The disk with the runtime folder is full.
     """
 
     def __init__(
@@ -104,7 +105,13 @@ class DeviceLease:
         self._other = _HIGH_SINCE_NS if self.priority is Priority.LOW else _LOW_DUE_NS
         path = _lease_file(self.device)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.truncate(self._descriptor, mmap.PAGESIZE)
+        try:  # now rather than by SIGBUS when a mark is first written
+            os.posix_fallocate(self._descriptor, 0, mmap.PAGESIZE)
+        except OSError as error:
+            raise TrainingError(
+                f"the lease of {self.device} cannot have its file {path}: {error.strerror}",
+                f"Free space there, or set {RUNTIME_VARIABLE} to a folder on another disk",
+            ) from error
         # Opened again: mmap keeps a duplicate of its descriptor, which would keep the locks, too.
         with path.open("r+b") as file:
             self._marks = memoryview(mmap.mmap(file.fileno(), mmap.PAGESIZE)).cast("Q")

@@ -22,6 +22,7 @@ from radt.home import runtime_dir
 from radt.training import MultiTrainer
 from radt.training.lease import DeviceLease, Priority, _Lock
 from radt.training.randomness import RandomState
+from tests.support.disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 
 #: Children are forked, as processes that import PyTorch take seconds.
 _FORK = multiprocessing.get_context("fork")
@@ -315,6 +316,17 @@ def _open_leases() -> list[str]:
 def test_boundaries_need_the_lease() -> None:
     with pytest.raises(TrainingError, match="without its lease"):
         DeviceLease("cpu").boundary()
+
+
+def test_a_full_disk_is_an_error_before_training(
+    small_disk: SmallDisk,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RADT_RUNTIME_DIR", str(small_disk.path / "runtime"))
+    runtime_dir()
+    small_disk.fill()
+    with pytest.raises(TrainingError, match="No space left on device"):
+        DeviceLease("cpu")
 
 
 def test_a_closed_lease_is_free_and_cannot_be_used() -> None:
