@@ -179,6 +179,13 @@ class _Case:
     def _may_start_again(self) -> bool:
         return max(len(self._job.attempts), self._job.submissions) < MOST_ATTEMPTS
 
+    @property
+    def _has_lost_a_node(self) -> bool:
+        """Whether Slurm has started the job anew. Should the old node come back, its srun ends the
+        step of its number, which is now another node's; under another job's number it does not."""
+        start = self._newest.start if self._newest is not None else None
+        return start is not None and start.job_id == self._job.job_id and start.restarts > 0
+
     def _unknown(self) -> Settlement:
         """The engine does not know the job."""
         if self._word is not None:
@@ -205,6 +212,8 @@ class _Case:
         if end is End.OUT_OF_MEMORY or OVER_MEMORY.search(self._job.log_line):
             return self._all_left(RunStatus.OOM, "the job's memory")
         if end in (End.COMPLETED, End.FAILED):
+            if self._has_lost_a_node and self._may_start_again:
+                return self._queued("ended with the node that it had lost", Next.SUBMIT)
             line = f": {self._job.log_line}" if self._job.log_line else ""
             reason = WITHOUT_A_WORD + line
             never = "" if any(view.statuses for view in self._job.attempts) else reason

@@ -18,6 +18,9 @@ QUEUED = JobState(Phase.QUEUED, "Resources")
 RUNNING = JobState(Phase.RUNNING, nodes="gpu-07")
 
 
+AGAIN = Start("gpu-08", "12_3", 1, "0", restarts=1)
+
+
 def ended(end: End) -> JobState:
     return JobState(Phase.ENDED, nodes="gpu-07", end=end)
 
@@ -195,6 +198,13 @@ TABLE = [
         (WITHOUT_A_WORD,) * 2,
         Next.DONE,
         never_began=True,
+    ),
+    Line(
+        "FAILED by the old node of a job that Slurm has started anew",
+        ended(End.FAILED),
+        (attempt("RUNNING"), replace(attempt("FINISHED", "RUNNING", number=2), start=AGAIN)),
+        ("FINISHED", "QUEUED: ended with the node that it had lost"),
+        Next.SUBMIT,
     ),
     Line(
         "OUT_OF_MEMORY",
