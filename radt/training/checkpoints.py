@@ -51,7 +51,10 @@ class Checkpoints:
         file = self._file(job)
         fresh = file.with_suffix(".tmp")
         try:
-            torch.save(state, fresh)
+            with fresh.open("wb") as written:
+                torch.save(state, written)
+                written.flush()
+                os.fsync(written.fileno())  # else the name may outlive a crash, and the content not
             fresh.replace(file)
         except (OSError, RuntimeError) as error:  # torch.save raises both
             fresh.unlink(missing_ok=True)
