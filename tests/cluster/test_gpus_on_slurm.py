@@ -47,8 +47,9 @@ from pathlib import Path
 names = ("RADT_WORKLOAD", "RADT_LETTER", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
 names = (*names, "SLURM_JOB_GPUS", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
 said = Path(__file__).with_name("said." + os.environ["RADT_RUN_ID"])
-said.with_suffix(".new").write_text(json.dumps([os.environ.get(name, "") for name in names]))
-said.with_suffix(".new").rename(said)
+new = said.with_name(said.name + ".new")  # each has its own
+new.write_text(json.dumps([os.environ.get(name, "") for name in names]))
+new.rename(said)
 while not Path(__file__).with_name("go").exists():
     time.sleep(0.05)
 """
