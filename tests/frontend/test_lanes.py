@@ -86,8 +86,9 @@ def test_children_follow_their_parent_and_share_its_devices(source: Source) -> N
     assert workload.status is RunStatus.FINISHED
     reading = read_all(source, find_subject(source, View()))
     for strip in reading.strips:
-        assert {share.run.record.letter for share in strip.shares} <= {"a", "b"}
-        assert strip.without == ()
+        # On a busy machine such a short run may have no share.
+        runs = [share.run for share in strip.shares] + list(strip.without)
+        assert {run.record.letter for run in runs} == {"a", "b"}
 
 
 def test_spans_have_a_lane_each_and_epochs_of_children_a_row(source: Source) -> None:
