@@ -141,7 +141,7 @@ def _first_charts(browser: Browser, address: str, metrics: Sequence[str]) -> lis
 def _open_empty(page: Page, address: str) -> None:
     page.goto(address)
     page.wait_for_selector("#compare-add")
-    wait_for(page, "window.Plotly")
+    page.evaluate("async () => { await window.radt.plotly(); }")
 
 
 def _compare(url: str, level: Level = Level.RUN, charts: Sequence[str] | None = ()) -> str:

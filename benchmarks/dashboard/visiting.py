@@ -154,11 +154,15 @@ def painted_s(page: Page, wanted: str, limit_s: float = 60) -> float | None:
     )
 
 
-def wait_for(page: Page, wanted: str) -> None:
+def wait_for(page: Page, wanted: str, limit_s: float = 60) -> None:
     """Wait until an expression is true; the pages' policy forbids Playwright's own way."""
     page.evaluate(
         f"""async () => {{
-            while (!({wanted})) await new Promise(done => requestAnimationFrame(done));
+            const end = performance.now() + {limit_s * 1e3};
+            while (!({wanted})) {{
+                if (performance.now() > end) throw new Error("not in {limit_s} s");
+                await new Promise(done => requestAnimationFrame(done));
+            }}
         }}"""
     )
 
