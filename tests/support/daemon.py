@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,8 @@ _PORTS = range(15_000, 22_000)
 #: Each worker of a test run has every so many-th of them: nobody else takes one that it has chosen
 #: before its server listens there.
 _MOST_WORKERS = 16
+#: Ports that were given lately: their servers may not listen there yet.
+_given: deque[int] = deque(maxlen=100)
 _PORT_TRIES = 200
 _START_S = 300.0
 _LOOK_S = 0.1
@@ -161,12 +164,15 @@ def session_members(head: int, started_ticks: int) -> list[int]:
 def free_port(preferred: int = 0) -> int:
     """A loopback port that nobody listens on; ``preferred`` if that is free.
 
-    Not one of those that the kernel gives to outgoing connections (from 32768 on): a server that
-    was down for a minute finds its port free.
+    Nor one of the last hundred that were given, whose servers may not listen yet. Not one of those
+    that the kernel gives to outgoing connections (from 32768 on): a server that was down for a
+    minute finds its port free.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for _ in range(_PORT_TRIES):
         port = preferred or secrets.choice(_PORTS[worker % _MOST_WORKERS :: _MOST_WORKERS])
+        if port in _given and not preferred:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -176,6 +182,7 @@ def free_port(preferred: int = 0) -> int:
                     raise
                 preferred = 0
             else:
+                _given.append(port)
                 return port
     raise ServerError("every loopback port is taken")
 

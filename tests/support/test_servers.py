@@ -14,7 +14,7 @@ import pytest
 
 from radt.procfs import process_stat
 from tests.support.bench import alive, wait_until
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, free_port
 from tests.support.mlflow_server import Bucket
 from tests.support.postgres import Postgres
 from tests.support.servers import (
@@ -35,6 +35,10 @@ def rows(uri: str) -> list[tuple[int]]:
             return found
     finally:
         connection.close()
+
+
+def test_servers_that_do_not_listen_yet_have_ports_of_their_own() -> None:
+    assert len({free_port() for _ in range(100)}) == 100
 
 
 def test_postgres_comes_back_after_sigkill_on_the_same_port_with_its_data() -> None:
