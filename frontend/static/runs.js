@@ -137,10 +137,12 @@
   }
 
   /* First the better values, then the others, then the newest first again; `add` keeps the columns
-     that the table is sorted by already. */
+     that the table is sorted by already, also if it is not drawn so yet. */
   function sort(column, add) {
-    const sorted = page.answer.columns.filter((one) => one.sort)
-      .sort((a, b) => a.sort - b.sort).map(({ key, descending }) => ({ key, descending }));
+    const { options = {} } = window.radt.view;
+    const sorted = (options["runs.sort"] || "").split(",")
+      .map((text) => ({ key: decodeURIComponent(text.replace(/^-/, "")), descending: text.startsWith("-") }))
+      .filter(({ key }) => page.answer.columns.some((one) => one.key === key));
     const known = sorted.find((one) => one.key === column.key);
     const startsDown = column.better === "higher";
     let next = add ? sorted : sorted.filter((one) => one === known);
