@@ -18,9 +18,12 @@ from _pytest.assertion import rewrite
 from playwright.sync_api import Playwright, sync_playwright
 
 from tests.support import servers
+from tests.support.disk import small_disk
 from tests.support.mlflow_server import Bucket, MlflowServer
 from tests.support.postgres import Postgres
 from tests.support.s3 import S3Server
+
+__all__ = ["small_disk"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which every process below
 # would inherit, also those whose Ctrl-C is what is tested.

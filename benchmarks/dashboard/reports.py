@@ -27,7 +27,7 @@ def measure(folder: Path, size: Size) -> Findings:
             times_s.append(time.process_time() - began_s)
     first_s, again_s = times_s
     table = Table(
-        f"Report of {size.runs:,} workloads of one run, s of the server's CPU",
+        f"Report of {size.runs:,} workloads of one run, seconds of the server's CPU",
         ("", "s"),
         [("of a new server", f"{first_s:.1f}"), ("after a change of the store", f"{again_s:.1f}")],
     )

@@ -307,7 +307,8 @@ class Course:
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
         unsubmitted = self._unsubmitted
-        arrays = {job_id.array: state for job_id, state in states.items()}  # each of one request
+        # One state for each array, whose jobs are all of one request.
+        arrays = {job_id.array: state for job_id, state in states.items()}
         for key, job in self.jobs.items():
             job_id = self._submitter.job_id(key)
             state = None

@@ -40,7 +40,7 @@ from tests.cluster.node_kit import (
     wait_collectors,
 )
 from tests.support.bench import bench_in, stop_collectors
-from tests.support.disk import SmallDisk, small_disk  # noqa: F401 - a fixture
+from tests.support.disk import SmallDisk
 from tests.support.waiting import TIMEOUT_S, stands_still, wait_until
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Listeners,File,Params\n"
@@ -331,7 +331,7 @@ def test_a_shared_folder_that_is_away_costs_nothing(nodes: Nodes) -> None:
 
 def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
     nodes: Nodes,
-    small_disk: SmallDisk,  # noqa: F811
+    small_disk: SmallDisk,
 ) -> None:
     nodes.folder = small_disk.path
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])

@@ -23,10 +23,8 @@ from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
-from tests.support.disk import SmallDisk, small_disk
+from tests.support.disk import SmallDisk
 from tests.support.waiting import wait_until
-
-__all__ = ["small_disk"]
 
 #: Has a store open.
 HOLDS = """

@@ -1,4 +1,4 @@
-"""What tests of faults share: a real collector, a user's folder, a small disk."""
+"""What tests of faults share: a real collector, a user's folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ import pytest
 from radt.collector.client import CollectorClient
 from tests.collector.collector_kit import DEADLINE_S, Project, alive, holder, wait_for
 from tests.support.bench import Bench, bench_in
-from tests.support.disk import small_disk
-
-__all__ = ["small_disk"]
 
 
 @pytest.fixture

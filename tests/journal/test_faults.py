@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -112,21 +111,14 @@ class Rounds:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def tiny_disk(small_disk: SmallDisk) -> Path:
     """A file system of 1 MiB: three segments fit."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
-    yield path
-    subprocess.run(["umount", path], check=True)
+    small_disk.resize(1 << 20)
+    return small_disk.path
 
 
-def test_full_disk_drops_and_counts_and_goes_on_when_there_is_space(small_disk: Path) -> None:
-    folder = small_disk / "journal"
+def test_full_disk_drops_and_counts_and_goes_on_when_there_is_space(tiny_disk: Path) -> None:
+    folder = tiny_disk / "journal"
     rounds = Rounds(folder)
     total = 6 * PER_SEGMENT
     assert "No space left on device" in rounds.log(total)
@@ -152,12 +144,12 @@ def test_full_disk_drops_and_counts_and_goes_on_when_there_is_space(small_disk: 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_was_dropped_is_counted_though_the_disk_stays_full(
-    small_disk: Path, killed: bool
+    tiny_disk: Path, killed: bool
 ) -> None:
-    folder = small_disk / "journal"
+    folder = tiny_disk / "journal"
     rounds = Rounds(folder)
     assert "No space left on device" in rounds.log(6 * PER_SEGMENT)
-    with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+    with (tiny_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
         while filler.write(b"x"):
             pass
     if killed:
@@ -172,12 +164,12 @@ def test_what_was_dropped_is_counted_though_the_disk_stays_full(
     assert found.dropped == 6 * PER_SEGMENT - len(found.steps("loss")), "once"
 
 
-def test_disk_that_is_full_from_the_start_stops_nobody(small_disk: Path) -> None:
-    (small_disk / "filler").write_bytes(bytes(1 << 20))
-    rounds = Rounds(small_disk / "journal")
+def test_disk_that_is_full_from_the_start_stops_nobody(tiny_disk: Path) -> None:
+    (tiny_disk / "filler").write_bytes(bytes(1 << 20))
+    rounds = Rounds(tiny_disk / "journal")
     assert "No space left on device" in rounds.log(100)
-    (small_disk / "filler").unlink()
-    found = Found(JournalReader(small_disk / "journal", {}))
+    (tiny_disk / "filler").unlink()
+    found = Found(JournalReader(tiny_disk / "journal", {}))
 
     def goes_on() -> bool:
         rounds.log(1)
@@ -282,12 +274,12 @@ def test_what_was_read_before_reading_failed_is_read_again(
     assert found.steps("loss") == [0, 1]
 
 
-def test_what_no_journal_could_take_is_counted_once(small_disk: Path) -> None:
-    journal = small_disk / "run" / "journal"
+def test_what_no_journal_could_take_is_counted_once(tiny_disk: Path) -> None:
+    journal = tiny_disk / "run" / "journal"
     journal.mkdir(parents=True)
     warned: list[str] = []
     writers = [JournalWriter(journal, rank=None, warn=warned.append) for _ in range(2)]
-    with SmallDisk(small_disk).read_only():
+    with SmallDisk(tiny_disk).read_only():
         for step in range(100):
             for writer in writers:
                 writer.scalar("loss", 1.0, step)

@@ -22,7 +22,7 @@ from radt.home import runtime_dir
 from radt.training import MultiTrainer
 from radt.training.lease import DeviceLease, Priority, _Lock
 from radt.training.randomness import RandomState
-from tests.support.disk import SmallDisk, small_disk  # noqa: F401 - a fixture
+from tests.support.disk import SmallDisk
 
 #: Children are forked, as processes that import PyTorch take seconds.
 _FORK = multiprocessing.get_context("fork")
@@ -319,7 +319,7 @@ def test_boundaries_need_the_lease() -> None:
 
 
 def test_a_full_disk_is_an_error_before_training(
-    small_disk: SmallDisk,  # noqa: F811
+    small_disk: SmallDisk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RADT_RUNTIME_DIR", str(small_disk.path / "runtime"))

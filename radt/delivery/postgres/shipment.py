@@ -99,11 +99,16 @@ class Kind:
 
 EXPERIMENT = Kind("experiment", ("name", "created_ns"), ("name",), replace=False)
 WORKLOAD = Kind.of(WORKLOADS, "workload.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
-#: Whether somebody has changed a tag there, which then stays.
-_IS_EDITED = (
-    f"EXISTS (SELECT 1 FROM tag AS edit WHERE edit.key = '{EDITED}' || {{}} "  # noqa: S608 - our own names
-    "AND edit.run_id = excluded.run_id)"
-)
+
+
+def _is_edited(key: str) -> str:
+    """Return the condition, in SQL, that somebody has changed a tag there, which then stays."""
+    return (
+        f"EXISTS (SELECT 1 FROM tag AS edit WHERE edit.key = '{EDITED}' || {key} "  # noqa: S608 - our own names
+        "AND edit.run_id = excluded.run_id)"
+    )
+
+
 #: The end of a run that a newer attempt of its job has superseded stays, too, whatever a node that
 #: does not know of that brings later.
 RUN = Kind.of(
@@ -111,12 +116,10 @@ RUN = Kind.of(
     "run.ended_ns IS NOT NULL AND (excluded.ended_ns IS NULL OR EXISTS (SELECT 1 FROM tag "  # noqa: S608 - our own names
     f"WHERE tag.run_id = run.run_id AND tag.key = '{CLUSTER_SUPERSEDED}' "
     "AND excluded.status <> run.status))",
-    _IS_EDITED.format(f"'{MLFLOW_RUN_NAME}'"),
+    _is_edited(f"'{MLFLOW_RUN_NAME}'"),
 )
 PARAM = Kind("param", ("run_id", "key", "value"), ("run_id", "key"))
-TAG = Kind(
-    "tag", ("run_id", "key", "value"), ("run_id", "key"), unless=_IS_EDITED.format("excluded.key")
-)
+TAG = Kind("tag", ("run_id", "key", "value"), ("run_id", "key"), unless=_is_edited("excluded.key"))
 SERIES_KIND = Kind.of(SERIES)
 MARKER = Kind.of(MARKERS)
 LEDGER = Kind.of(LEDGERS, "ledger.expected > excluded.expected")
