@@ -188,6 +188,10 @@ def test_a_team_store_changes_mlflow_itself(
         assert there.info.run_name == "baseline"
         notes = {"mlflow.runName": "baseline", "a_": "b", "mlflow.note.content": "not told"}
         assert there.data.tags == notes  # with what it could not be told before
+        mlflow.set_tag(mlflow_id, "a_", "changed there")
+        assert post(tags={"c": "d"}).status_code == 200
+        notes |= {"a_": "changed there", "c": "d"}
+        assert mlflow.get_run(mlflow_id).data.tags == notes  # what it has got is not sent again
         mlflow.delete_run(mlflow_id)
         refused = post(text="of use")
         assert refused.status_code == 503
