@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from radt.integrations.autolog import autolog
     from radt.run import (
         Audio,
-        ChildRun,
         Histogram,
         Html,
         Image,
@@ -41,7 +40,6 @@ __version__ = "1.0.0.dev0"
 
 __all__ = [
     "Audio",
-    "ChildRun",
     "Histogram",
     "Html",
     "Image",

@@ -7,16 +7,18 @@ there. Outside of a run nothing happens here, and nothing else of radt is import
 from __future__ import annotations
 
 import os
+import sys
 
 
 class RunFollower:
-    """A provider of default experiments that never has one.
+    """A provider of default experiments: that of the run, for what a script opens in MLflow.
 
     Making it, as MLflow does when it is imported, starts `radt.run.mlflow_calls` within a run.
     """
 
     def __init__(self) -> None:
-        if not os.environ.get("RADT_RUN_ID") or os.environ.get("RADT_MODE", "").lower() == "off":
+        is_inside = os.environ.get("RADT_RUN_ID") or "radt.run.recording" in sys.modules
+        if not is_inside or os.environ.get("RADT_MODE", "").lower() == "off":
             return
         try:
             from radt.run.mlflow_calls import install
@@ -29,7 +31,9 @@ class RunFollower:
 
     def in_context(self) -> bool:
         """Return whether there is a default experiment."""
-        return False
+        return self.get_experiment_id() is not None
 
-    def get_experiment_id(self) -> None:
-        """Return None; MLflow does not ask."""
+    def get_experiment_id(self) -> str | None:
+        """Return the id of the run's experiment; None outside of a run."""
+        calls = sys.modules.get("radt.run.mlflow_calls")
+        return None if calls is None else calls.default_experiment()

@@ -29,6 +29,8 @@ TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
 ROLE = "radt.role"
 #: Id of the run whose process trains this one, among others (`radt.Run.child`).
 PARENT = "radt.parent"
+#: MLflow's id of a run that the script made in MLflow itself, for the uploader to go on with.
+MLFLOW_RUN = "radt.mlflow_run"
 #: The row's letter within its workload: ``a``, ``b``.
 LETTER = "radt.letter"
 #: GPUs as the Devices column names them.

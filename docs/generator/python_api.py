@@ -16,13 +16,11 @@ import radt
 from docs.generator import docstrings, markdown
 from radt import integrations
 from radt.listeners import api as listener_api
-from radt.run.base import RunBase
 from radt.runner.pending import ExperimentOptions
 
 #: In the order of a reader; the rest of ``radt.__all__`` follows.
 _FIRST = (
     "Run",
-    "ChildRun",
     "load",
     "run_experiment",
     "active_run",
@@ -118,13 +116,11 @@ def _fields(found: type) -> Iterator[str]:
 
 
 def _members(found: type, name: str, level: int) -> Iterator[str]:
-    bases = [base for base in found.__mro__ if base is found or base is RunBase]
-    commented = [line for base in bases for line in _commented(base)]
-    for attribute, annotation, comment in commented:
+    for attribute, annotation, comment in _commented(found):
         yield markdown.heading(level, f"{name}.{attribute}", f"{name}.{attribute}")
         yield markdown.fenced(f"{attribute}: {annotation}", "python")
         yield docstrings.as_markdown(comment)
-    for attribute, member in [item for base in bases for item in vars(base).items()]:
+    for attribute, member in vars(found).items():
         if attribute.startswith("_") or not (member := _described(member)).__doc__:
             continue
         yield from _object(member, f"{name}.{attribute}", level)

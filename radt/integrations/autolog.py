@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from radt.integrations.hooks import call_after, when_imported
-from radt.run.session import init
 from radt.run.target import switched_off
 
 #: What MLflow logs by itself and radt has no integration for.
@@ -21,7 +20,8 @@ def autolog() -> None:
     not for their models as artifacts.
 
     It opens no run: what trains or logs joins the open run (``radt.init()``,
-    ``with radt.Run():``, a row of an experiment), or begins one that lasts until the process ends.
+    ``with radt.Run():``, a row of an experiment), or begins one: a run of MLflow is one of radt
+    with the same begin and end, anything else lasts until the process ends.
     A second call changes nothing.
     """
     if switched_off():
@@ -78,10 +78,10 @@ def _tensorboard() -> None:
 
 
 def _mlflow() -> None:
-    from radt.integrations.mlflow import autolog_library
-    from radt.run.mlflow_calls import begin_runs_with
+    from radt.integrations.mlflow import HomeServer, autolog_library
+    from radt.run.mlflow_calls import begin_runs
 
     if "mlflow" in sys.modules:
-        begin_runs_with(init)
+        begin_runs(HomeServer())
     for name in _MLFLOW_LIBRARIES:
         autolog_library(name)

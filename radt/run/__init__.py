@@ -4,11 +4,10 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from radt.run.child import ChildRun
 from radt.run.compat import RADTBenchmark, log_metric, log_metrics, shutdown
 from radt.run.history import Audio, Histogram, Html, Image, Table, Video
-from radt.run.lifecycle import current
-from radt.run.run import Run, active_run
+from radt.run.recording import current
+from radt.run.run import Run, active_run, run_of
 from radt.run.session import (
     config,
     define_metric,
@@ -23,7 +22,6 @@ from radt.run.session import (
 
 __all__ = [
     "Audio",
-    "ChildRun",
     "Histogram",
     "Html",
     "Image",
@@ -57,16 +55,16 @@ class _RunModule(ModuleType):
         return current() is not None
 
     def __getattr__(self, name: str) -> Any:
-        active = current()
-        if not name.startswith("_") and active is not None and hasattr(type(active.run), name):
-            return getattr(active.run, name)
-        why = "" if active is not None or not hasattr(Run, name) else ": no run is open"
+        recording = current() if not name.startswith("_") and hasattr(Run, name) else None
+        if recording is not None:
+            return getattr(run_of(recording), name)
+        why = ": no run is open" if hasattr(Run, name) else ""
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{why}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        active = current()
-        if active is not None and isinstance(getattr(type(active.run), name, None), property):
-            setattr(active.run, name, value)
+        recording = current()
+        if recording is not None and isinstance(getattr(Run, name, None), property):
+            setattr(run_of(recording), name, value)
         else:
             super().__setattr__(name, value)
 

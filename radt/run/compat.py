@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 from radt.journal.writer import Number
-from radt.run.lifecycle import current, leave
-from radt.run.passthrough import NOTHING
+from radt.run.off import NOTHING
+from radt.run.recording import Joining, current, leave
 from radt.run.run import Run, active_run
 from radt.run.target import inside_a_run
 
@@ -30,6 +30,7 @@ class RADTBenchmark:
     def __enter__(self) -> Self:
         if self._run is None and (current() is not None or inside_a_run()):
             self._run = Run()
+            self._run._joining = Joining.PROCESS  # noqa: SLF001 - the original knows one run
         if self._run is not None:
             self._run.__enter__()
         return self
@@ -45,8 +46,8 @@ class RADTBenchmark:
     @property
     def run_id(self) -> str | None:
         """MLflow's id of the run; None outside of a run."""
-        active = current()
-        return active.mlflow.run_id if active is not None else None
+        recording = current()
+        return recording.backend.mlflow.run_id if recording is not None else None
 
     def log_metric(self, name: str, value: Number, epoch: SupportsIndex | None = None) -> None:
         """Record a value of a metric at a step called epoch, 0 if there is none.
@@ -104,9 +105,9 @@ def _check_epoch(epoch: SupportsIndex | None) -> None:
     Raises:
         LimitReached: It is.
     """
-    active = current()
-    if epoch is not None and active is not None and active.watch is not None:
-        active.watch.check_epoch(epoch)
+    recording = current()
+    if epoch is not None and recording is not None and recording.watch is not None:
+        recording.watch.check_epoch(epoch)
 
 
 def shutdown() -> None:
@@ -114,7 +115,6 @@ def shutdown() -> None:
 
     Harmless without a run, and a second time.
     """
-    active = current()
-    if active is not None:
-        active.depth = 1
-        leave(active, None)
+    recording = current()
+    if recording is not None:
+        leave(recording, None, wholly=True)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from radt.errors import UsageError
 from radt.journal.values import checked_name, to_number, to_step
+from radt.journal.writer import LogScalar
 from radt.run.notices import warn_once
-
-if TYPE_CHECKING:
-    from radt.run.run import Run
 
 
 @dataclass(slots=True)
@@ -25,6 +23,17 @@ class History:
     step: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+
+
+class Logging(Protocol):
+    """The part of a run that this needs."""
+
+    @property
+    def history(self) -> History: ...
+    @property
+    def log_metric(self) -> LogScalar: ...
+    def log_params(self, params: Mapping[str, object]) -> None: ...
+    def set_tag(self, name: str, value: object) -> None: ...
 
 
 class _Media:
@@ -65,7 +74,11 @@ class Video(_Media):
 
 
 def log(
-    run: Run, history: History, metrics: Mapping[str, Any], step: int | None, commit: bool | None
+    run: Logging,
+    history: History,
+    metrics: Mapping[str, Any],
+    step: int | None,
+    commit: bool | None,
 ) -> None:
     """Record values at a step; see `radt.Run.log`.
 
@@ -108,7 +121,7 @@ def _leave_out(name: str, value: object, error: Exception) -> None:
     )
 
 
-FindRun = Callable[[], "Run | None"]
+FindRun = Callable[[], Logging | None]
 
 
 class _Values(MutableMapping[str, Any]):
@@ -121,7 +134,7 @@ class _Values(MutableMapping[str, Any]):
         raise NotImplementedError
 
     def _history(self) -> History:
-        run: Run | None = object.__getattribute__(self, "_find")()
+        run: Logging | None = object.__getattribute__(self, "_find")()
         return History() if run is None else run.history
 
     def __getitem__(self, name: str) -> Any:
@@ -147,8 +160,8 @@ class _Values(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return repr(self._known())
 
-    def _run(self) -> Run | None:
-        run: Run | None = object.__getattribute__(self, "_find")()
+    def _run(self) -> Logging | None:
+        run: Logging | None = object.__getattribute__(self, "_find")()
         if run is None:
             warn_once("there is no run yet: call radt.init() first; nothing is recorded")
         return run

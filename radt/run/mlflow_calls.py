@@ -1,15 +1,16 @@
-"""What a script logs through MLflow becomes the run's own, and MLflow's loggers join its run.
+"""What a script logs through MLflow becomes its run's own, and MLflow's loggers join its run.
 
 MLflow's functions, its autologging and the loggers of Lightning, transformers and others call one
 class, the client of its tracking service, whose methods are wrapped here. MLflow does what it was
 asked to; then values, parameters and tags go to the journal as well.
 
-**Which run.** A run of radt has one MLflow run in a process: radt's own; if MLflow's server is not
-the one that radt uses, or radt uses none, the first that the process opens. Whatever opens a run
-gets that one until the script has ended it. From then on, and for nested runs, MLflow makes runs of
-their own, which are not followed.
+**Which run.** A run of MLflow is one of radt. The first that a script opens in a run of radt (a
+block, a row) is that run's own MLflow run, if MLflow's server is the one that radt uses. Further
+ones, and nested ones, are children; with `radt.autolog`, those that are opened outside of any run
+are runs of the script. All of these are made by MLflow, as it was asked, and the uploader goes on
+with them (`radt.tags.MLFLOW_RUN`).
 
-**Nothing is uploaded twice.** What went to radt's own MLflow run is marked
+**Nothing is uploaded twice.** What went to a run's own MLflow run is marked
 (`radt.model.THROUGH_MLFLOW`), and the uploader leaves it out.
 
 Whatever goes wrong here is said once; the script notices nothing else.
@@ -23,7 +24,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, NamedTuple
+from threading import RLock
+from typing import Any, NamedTuple, Protocol
 
 from radt.clock import Clock
 from radt.errors import described
@@ -31,10 +33,21 @@ from radt.home import MLFLOW_PENDING_VARIABLE, Home
 from radt.journal.format import EventKind
 from radt.journal.values import JournalSeries, checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter
-from radt.model import SOFTWARE, THROUGH_MLFLOW, Scope
-from radt.run.lifecycle import ActiveRun, of_process
+from radt.masking import masked
+from radt.model import SOFTWARE, THROUGH_MLFLOW, RunStatus, Scope
+from radt.run.backends import Standalone
+from radt.run.exits import exit_of_process
 from radt.run.notices import warn_once
-from radt.run.passthrough import EXPERIMENT_VARIABLE, RUN_VARIABLE
+from radt.run.passthrough import RUN_VARIABLE, resumed_id
+from radt.run.recording import (
+    Recording,
+    begin,
+    ending_of,
+    finish,
+    make_current,
+    of_process,
+)
+from radt.run.standalone import RunOptions
 from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID
 
 #: Methods of ``mlflow.tracking._tracking_service.client.TrackingServiceClient`` that are wrapped,
@@ -46,15 +59,12 @@ FOLLOWED: Mapping[str, tuple[str, ...]] = {
     "log_metric": ("run_id", "key", "value", "timestamp", "step"),
     "log_param": ("run_id", "key", "value"),
     "set_tag": ("run_id", "key", "value"),
-    "set_terminated": ("run_id",),
+    "set_terminated": ("run_id", "status"),
 }
 #: MLflow's own names of tags and of what it measures of the machine, which radt measures itself.
 _OWN_TAGS = "mlflow."
+MLFLOW_RUN_NAME = "mlflow.runName"
 _OWN_METRICS = "system/"
-_SECOND = (
-    "this process has ended its MLflow run and opens another one. radt follows the first: what "
-    "goes to the second is in MLflow only. Open one run around both, or nested ones in it"
-)
 #: MLflow's times and radt's clock differ by no more unless the wall clock was set.
 _CLOCK_SLACK_NS = 50_000_000
 #: A value is never older than that before its process began to follow.
@@ -70,40 +80,52 @@ class Value(NamedTuple):
     step: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Followed:
-    """Which MLflow run is a run's, in this process."""
+    """A run of MLflow whose values are a run's.
 
-    #: The first that the process opened, None before.
-    mlflow_id: str | None = None
-    #: Whether what opens a run gets that one.
-    joins: bool = True
+    ``is_own``: it is the run's own MLflow run, rather than one at another server. ``ends_run``:
+    the run of radt is this one, and ends with it; ``before`` was current until it began.
+    """
+
+    recording: Recording
+    is_own: bool
+    ends_run: bool = False
+    before: Recording | None = None
     clock: Clock = field(default_factory=Clock.at_hand)
     since_ns: int = field(default_factory=lambda: time.monotonic_ns() - _BACK_NS)
 
 
-#: By radt's ids.
-_followed: dict[str, _Followed] = {}
+class Server(Protocol):
+    """The MLflow that radt uses, for runs that a script opens there before any of radt's."""
+
+    def prepare(self, tracking_uri: str) -> None:
+        """Make the database of a data folder whole, before a client connects to it."""
+
+    def experiment(self, tracking_uri: str) -> str | None:
+        """Return the id of the script's experiment; None at another MLflow."""
 
 
 @dataclass(slots=True)
-class _Opening:
-    """What begins a run where MLflow is used without one; None: nothing does."""
+class _State:
+    """``followed`` is by MLflow's ids; ``server`` is there where runs of MLflow begin radt's."""
 
-    begin: Callable[[], object] | None = None
+    followed: dict[str, _Followed] = field(default_factory=dict)
+    server: Server | None = None
+    lock: RLock = field(default_factory=RLock)
 
 
-_opening = _Opening()
+_state = _State()
 
 
-def begin_runs_with(begin: Callable[[], object]) -> None:
-    """Have the first use of MLflow's client outside of a run begin one, and all its runs join it.
+def begin_runs(server: Server) -> None:
+    """Have what is opened in MLflow outside of a run be runs of radt.
 
     Raises:
         ImportError: MLflow has no such client.
     """
-    if _opening.begin is None and install():
-        _opening.begin = begin
+    if _state.server is None and install():
+        _state.server = server
         uri = Home.resolve(warn=warn_once).tracking_uri(warn=warn_once)
         if uri and of_process() is None:  # a run that is open has done so
             import mlflow
@@ -152,14 +174,25 @@ def unknown_methods(client: type) -> list[str]:
 
 
 def copies(mlflow_id: str | None) -> bool:
-    """Return whether what is logged to a run of MLflow is copied to the run of this process."""
-    module = sys.modules.get("mlflow.tracking._tracking_service.client")
-    active = of_process()
-    if module is None or active is None or not mlflow_id:
-        return False
-    if not hasattr(module.TrackingServiceClient.log_batch, "followed_by_radt"):
-        return False
-    return mlflow_id in (active.mlflow.run_id, _of(active).mlflow_id)
+    """Return whether what is logged to a run of MLflow is copied to a run of radt."""
+    return bool(mlflow_id) and _followed(str(mlflow_id)) is not None
+
+
+def default_experiment() -> str | None:
+    """Return the id of the experiment for runs of MLflow for which the script chose none.
+
+    It is that of the current run, with `radt.autolog` that of the script; None for MLflow's own.
+    """
+    import mlflow
+
+    recording, uri = of_process(), mlflow.get_tracking_uri()
+    if recording is None:
+        return _state.server.experiment(uri) if _state.server is not None else None
+    target = recording.target
+    if uri != target.home.tracking_uri(warn=warn_once):
+        return None
+    mlflow_id = recording.backend.mlflow.find_run_id()
+    return None if mlflow_id is None else str(mlflow.get_run(mlflow_id).info.experiment_id)
 
 
 # The wrapped methods --------------------------------------------------------------------------
@@ -170,7 +203,6 @@ def _init(original: Callable[..., None]) -> Callable[..., None]:
     def init(client: Any, tracking_uri: Any, *rest: Any, **kw: Any) -> None:
         _guarded(lambda: _wait_for_run(tracking_uri))
         original(client, tracking_uri, *rest, **kw)
-        _guarded(_take_variable)
 
     return init
 
@@ -188,7 +220,7 @@ def _create_run(original: Callable[..., Any]) -> Callable[..., Any]:
         run = _guarded(lambda: _join(client, tags or {}))
         if run is None:
             run = original(client, experiment_id, start_time, tags, *rest, **kw)
-            _guarded(lambda: _opened(run, tags or {}))
+            _guarded(lambda: _opened(client, run, tags or {}))
         return run
 
     return create_run
@@ -254,9 +286,9 @@ def _set_tag(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _set_terminated(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def set_terminated(client: Any, run_id: Any, *rest: Any, **kw: Any) -> Any:
-        result = original(client, run_id, *rest, **kw)
-        _guarded(lambda: _ended(run_id))
+    def set_terminated(client: Any, run_id: Any, status: Any = None, *rest: Any, **kw: Any) -> Any:
+        result = original(client, run_id, status, *rest, **kw)
+        _guarded(lambda: _ended(run_id, str(status or "FINISHED")))
         return result
 
     return set_terminated
@@ -287,103 +319,135 @@ def _guarded(action: Callable[[], Any]) -> Any:
 # Which run ------------------------------------------------------------------------------------
 
 
-def _of(active: ActiveRun) -> _Followed:
-    return _followed.setdefault(active.target.run_id, _Followed())
+def _followed(mlflow_id: str) -> _Followed | None:
+    """Return which run has what is logged to a run of MLflow."""
+    known = _state.followed.get(mlflow_id)
+    if known is None:
+        recording = of_process()
+        if recording is None or recording.backend.mlflow.run_id != mlflow_id:
+            return None
+        known = _state.followed[mlflow_id] = _Followed(recording, is_own=True)
+    return None if known.recording.ended and known.recording.is_own else known
 
 
 def _wait_for_run(tracking_uri: Any) -> None:
     """Let the uploader be first at radt's own MLflow: two that make one database do harm.
 
-    A row that the runner started before MLflow had its run waits here, too.
+    A row that the runner started before MLflow had its run waits here, too. MLflow joins a run by a
+    variable; here it is joined with fewer conditions, and by one thread only.
     """
-    active = of_process()
-    if active is None and _opening.begin is not None:
-        _opening.begin()
-        active = of_process()
-    if active is None:
-        return
-    if active.mlflow.is_pending:
-        if tracking_uri == os.environ.get(MLFLOW_PENDING_VARIABLE):
-            mlflow_id = active.mlflow.find_run_id()
-            del os.environ[MLFLOW_PENDING_VARIABLE]
-            if mlflow_id is None:
-                os.environ.pop(RUN_VARIABLE, None)  # MLflow does not know the run
-            else:
-                os.environ[RUN_VARIABLE] = mlflow_id
-                _set_experiment(active)
-    elif (
-        active.session is not None
-        and active.session.recording
-        and tracking_uri == active.target.home.tracking_uri(warn=warn_once)
+    with _state.lock:
+        recording = of_process()
+        if recording is None:
+            server, _state.server = _state.server, None  # it makes a client, too
+            try:
+                if server is not None:
+                    server.prepare(tracking_uri)
+            finally:
+                _state.server = server
+            return
+        mlflow = recording.backend.mlflow
+        if mlflow.is_pending:
+            if tracking_uri == os.environ.get(MLFLOW_PENDING_VARIABLE):
+                mlflow.find_run_id()
+                os.environ.pop(MLFLOW_PENDING_VARIABLE, None)
+                os.environ.pop(RUN_VARIABLE, None)
+        elif mlflow.run_id is not None and mlflow.run_id == os.environ.get(RUN_VARIABLE):
+            del os.environ[RUN_VARIABLE]
+        elif (
+            isinstance(recording.backend, Standalone)
+            and recording.backend.has_collector
+            and tracking_uri == recording.target.home.tracking_uri(warn=warn_once)
+        ):
+            mlflow.find_run_id()
+
+
+def _enclosing() -> Recording | None:
+    """Return the run that what the script opens in MLflow belongs to: a block's, or the row's."""
+    recording = of_process()
+    while recording is not None and any(
+        known.recording is recording and known.ends_run for known in _state.followed.values()
     ):
-        active.mlflow.find_run_id()
-
-
-def _set_experiment(active: ActiveRun) -> None:
-    """Have further runs of the script begin in the experiment of the run, as MLflow reads it."""
-    from radt.store.reader import StoreReader
-
-    with StoreReader(active.target.home.store_path) as reader:
-        workload = reader.workload(reader.run(active.target.run_id).workload_id)
-    if workload.mlflow_experiment_id is not None:
-        os.environ[EXPERIMENT_VARIABLE] = workload.mlflow_experiment_id
-
-
-def _take_variable() -> None:
-    """Take the variable by which MLflow joins a run: here it is joined with fewer conditions.
-
-    MLflow refuses to join by it once the script has called ``mlflow.set_experiment``.
-    """
-    given = os.environ.get(RUN_VARIABLE)
-    active = of_process() if given else None
-    if active is not None and active.mlflow.run_id == given:
-        del os.environ[RUN_VARIABLE]
-        _of(active).joins = True
+        recording = recording.enclosing
+    return None if recording is None or not recording.backend.recorded else recording
 
 
 def _join(client: Any, tags: Mapping[str, str]) -> Any:
     """Return the run that whatever opens one gets; None if MLflow shall make one."""
-    active = of_process()
-    if active is None or not active.recorded or MLFLOW_PARENT_RUN_ID in tags:
-        return None
-    followed = _of(active)
-    if not followed.joins:
-        warn_once(_SECOND)
-        return None
-    mlflow_id = active.mlflow.find_run_id() or followed.mlflow_id
-    if mlflow_id is None:
-        return None
-    from mlflow.exceptions import MlflowException
+    resumed = resumed_id()
+    with _state.lock:
+        recording = _enclosing()
+        if resumed is None:
+            if recording is None or MLFLOW_PARENT_RUN_ID in tags:
+                return None
+            mlflow = recording.backend.mlflow
+            name = tags.get(MLFLOW_RUN_NAME, "")
+            if mlflow.is_taken or not recording.backend.is_for(name):
+                return None
+            resumed = mlflow.find_run_id()
+            if resumed is None:
+                return None
+        from mlflow.exceptions import MlflowException
 
-    try:
-        run = client.get_run(mlflow_id)
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None  # this is another server
-        raise
-    if run.info.status != "RUNNING":
-        client.update_run(mlflow_id, "RUNNING")
-    followed.mlflow_id = mlflow_id
+        try:
+            run = client.get_run(resumed)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None  # this is another server
+            raise
+        if run.info.status != "RUNNING":
+            client.update_run(resumed, "RUNNING")
+        if recording is not None and recording.backend.mlflow.run_id == resumed:
+            recording.backend.mlflow.is_taken = True
+            _state.followed.setdefault(resumed, _Followed(recording, is_own=True))
     for name, text in tags.items():
         if name == MLFLOW_NOTE or not name.startswith(_OWN_TAGS):
-            client.set_tag(mlflow_id, name, text)
-    return client.get_run(mlflow_id)
+            client.set_tag(resumed, name, text)
+    return client.get_run(resumed)
 
 
-def _opened(run: Any, tags: Mapping[str, str]) -> None:
-    """Note that MLflow made a run."""
-    active = of_process()
-    if active is not None and active.recorded and MLFLOW_PARENT_RUN_ID not in tags:
-        followed = _of(active)
-        if followed.joins and followed.mlflow_id is None:
-            followed.mlflow_id = run.info.run_id
+def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
+    """MLflow made a run: begin the run of radt that it is, if it belongs to any."""
+    mlflow_id = run.info.run_id
+    with _state.lock:
+        above = _followed(tags.get(MLFLOW_PARENT_RUN_ID, ""))
+        parent = _enclosing() if above is None else above.recording
+        if above is None and parent is not None and not parent.backend.mlflow.is_taken:
+            # MLflow's server is not radt's: the first run there is the run's own.
+            parent.backend.mlflow.is_taken = True
+            _state.followed[mlflow_id] = _Followed(parent, is_own=False)
+            return
+        if parent is None and _state.server is None:
+            return
+        options = RunOptions(
+            name=run.info.run_name,
+            experiment=None
+            if parent is not None
+            else client.get_experiment(run.info.experiment_id).name,
+            mlflow_run=mlflow_id,
+            mlflow_uri=masked(client.tracking_uri),
+        )
+        recording = begin(parent, options)
+        known = _Followed(recording, recording.backend.mlflow.run_id == mlflow_id, ends_run=True)
+        recording.backend.mlflow.is_taken = True
+        _state.followed[mlflow_id] = known
+        known.before = make_current(recording)
 
 
-def _ended(mlflow_id: str) -> None:
-    """Note that the script ended a run of MLflow."""
-    active = of_process()
-    if active is not None and (followed := _of(active)).mlflow_id == mlflow_id:
-        followed.joins = _opening.begin is not None
+def _ended(mlflow_id: str, status: str) -> None:
+    """The script, or MLflow at the end of the process, ended a run of MLflow."""
+    known = _state.followed.get(mlflow_id)
+    if known is None or not known.ends_run:
+        return
+    del _state.followed[mlflow_id]
+    error = sys.exc_info()[1] if status != "FINISHED" else exit_of_process()
+    ending = ending_of(error)
+    if error is None and status != "FINISHED":
+        ended = RunStatus.KILLED if status == "KILLED" else RunStatus.FAILED
+        ending = ended, f"MLflow's run was ended as {status}"
+    if make_current(known.before) is not known.recording:
+        make_current(known.before)
+    finish(known.recording, *ending)
 
 
 # What was logged ------------------------------------------------------------------------------
@@ -395,27 +459,26 @@ def _copy(
     params: Mapping[str, Any] | None = None,
     tags: Mapping[str, Any] | None = None,
 ) -> None:
-    active = of_process()
-    if active is None or not isinstance(active.journal, JournalWriter):
+    followed = _followed(mlflow_id)
+    if followed is None:
         return
-    followed = _of(active)
-    at_mlflow = mlflow_id == active.mlflow.run_id
-    if not at_mlflow and mlflow_id != followed.mlflow_id:
+    journal = followed.recording.backend.journal
+    if not isinstance(journal, JournalWriter):
         return
     for value in values:
         if not value.name.startswith(_OWN_METRICS):
             name = checked_name(value.name)
-            if at_mlflow:
+            if followed.is_own:
                 name = JournalSeries(SOFTWARE, name, "", Scope.RUN, method=THROUGH_MLFLOW).name
             at_ns = _monotonic_ns(value.time_ms, followed)
-            active.journal.sample(name, to_number(value.value), to_step(value.step), at_ns)
+            journal.sample(name, to_number(value.value), to_step(value.step), at_ns)
     if params:
         texts = {name: str(value) for name, value in params.items()}
-        active.journal.say(EventKind.PARAMS, values=texts)
+        journal.say(EventKind.PARAMS, values=texts)
     if tags:
         texts = {n: str(value) for n, value in tags.items() if not n.startswith(_OWN_TAGS)}
         if texts:
-            active.journal.say(EventKind.TAGS, values=texts)
+            journal.say(EventKind.TAGS, values=texts)
 
 
 def _monotonic_ns(time_ms: int, followed: _Followed) -> int:

@@ -5,95 +5,21 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from radt.errors import RadtError
 from radt.home import MLFLOW_PENDING_VARIABLE
-from radt.journal.format import EventKind, RecordKind
-from radt.journal.writer import Number
 from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.run.notices import warn_once
+from radt.run.off import NOTHING
 from radt.run.target import Part, Target
 
 if TYPE_CHECKING:
     from radt.store.records import RunRecord
-
-
-class NullJournal:
-    """Takes what a `radt.journal.writer.JournalWriter` takes.
-
-    Args:
-        complain: Called with each value that is lost by it.
-    """
-
-    def __init__(self, complain: Callable[[], None] | None = None) -> None:
-        self._complain = complain
-
-    def scalar(self, name: str, value: Number, step: object = None) -> None:  # noqa: ARG002
-        self._lose()
-
-    def sample(self, name: str, value: float, step: int | None = None) -> None:  # noqa: ARG002
-        self._lose()
-
-    def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:  # noqa: ARG002
-        self._lose()
-        return 0
-
-    def end(self, kind: RecordKind, name: str, step: int | None, token: int) -> None:
-        pass
-
-    def say(self, kind: EventKind, **fields: Any) -> None:  # noqa: ARG002
-        self._lose()
-
-    def open(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def _lose(self) -> None:
-        if self._complain is not None:
-            self._complain()
-
-
-class Nothing:
-    """Anything that is done with it gives itself or nothing: calls, attributes, ``with``, loops.
-
-    As a decorator without arguments it leaves the function as it is.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and callable(args[0]):
-            return args[0]
-        return self
-
-    def __getattr__(self, name: str) -> Nothing:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __repr__(self) -> str:
-        return "<nothing: radt is not recording>"
-
-
-NOTHING = Nothing()
-
 
 RUN_VARIABLE = "MLFLOW_RUN_ID"
 EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_ID"
@@ -106,13 +32,24 @@ _HURRY_EVERY_S = 5.0
 #: has to start, and a new database needs its tables.
 ID_TIMEOUT_S = 60.0
 _POLL_S = 0.05
+#: Functions of mlflow that log to the run that is active in their thread.
+_LOGGING = ("log_", "set_tag", "delete_tag", "get_artifact_uri", "register_model")
 
-#: MLflow's ids by ours.
-_known_ids: dict[str, str] = {}
+_resumed = threading.local()
+
+
+def resumed_id() -> str | None:
+    """Return MLflow's id of the run that this thread goes on with, whatever it may open."""
+    return getattr(_resumed, "mlflow_id", None)
 
 
 class MlflowPassthrough:
     """MLflow as seen from one run; loads it with the first use.
+
+    Attributes:
+        run_id: MLflow's id of the run, as far as it is known here.
+        shown_id: The id that the runner gave to people, in the Run column.
+        is_taken: Whether the script has opened the run through MLflow: its next one is another.
 
     Args:
         wait_for_collector: Returns when it is known whether a collector has the run: before, its
@@ -124,18 +61,15 @@ class MlflowPassthrough:
     ) -> None:
         self._target = target
         self._wait_for_collector = wait_for_collector
-        self._bound: ModuleType | None = None
         self._failed = False
         self._why = "it has no MLflow run"
-        self._uri = ""
-        self._outer: dict[str, str | None] = {}
-        #: The id that the runner gave to people, in the Run column.
+        self.run_id: str | None = None
         self.shown_id: str | None = None
+        self.is_taken = False
         if target.part is Part.MEMBER:
             self.shown_id = os.environ.get(KEPT_RUN_VARIABLE)
-            given = self.shown_id or os.environ.get(RUN_VARIABLE)
-            if given and not self.is_pending:
-                _known_ids.setdefault(target.run_id, given)
+            if not self.is_pending:
+                self.run_id = self.shown_id or os.environ.get(RUN_VARIABLE)
 
     def attribute(self, name: str) -> Any:
         """``mlflow.NAME``; something that does nothing if MLflow does not know the run.
@@ -145,53 +79,45 @@ class MlflowPassthrough:
         """
         if self._target.part is Part.NONE:
             return NOTHING
-        mlflow = self._bind()
-        return NOTHING if mlflow is None else getattr(mlflow, name)
+        import mlflow
 
-    def prepare(self) -> None:
-        """Have the script's own calls of mlflow reach the run, whether it is imported yet or not.
+        if self.find_run_id() is None:
+            warn_once(f"functions of mlflow do nothing in this run: {self._why}")
+            return NOTHING
+        if name.startswith(_LOGGING) and mlflow.active_run() is None:
+            _resumed.mlflow_id = self.run_id
+            try:
+                mlflow.start_run()
+            finally:
+                _resumed.mlflow_id = None
+        return getattr(mlflow, name)
+
+    def prepare(self) -> dict[str, str]:
+        """Have the script's own calls of mlflow reach the run's server.
 
         What needs MLflow's id of the run waits for it in the script's first call.
+
+        Returns:
+            Variables that tell it to an mlflow that is imported later, also in other processes.
         """
         uri = self._target.home.tracking_uri(warn=warn_once)
-        if uri:
-            self._set(URI_VARIABLE, uri)
         mlflow = sys.modules.get("mlflow")
-        if mlflow is None:
-            return  # it calls `radt.mlflow_plugin` when it is imported
-        from radt.run.mlflow_calls import install
-
-        if uri:
+        if uri and mlflow is not None:
             mlflow.set_tracking_uri(uri)
-        if not install() and uri:
-            self._bind()
+        return {URI_VARIABLE: uri} if uri else {}
 
     def release(self, status: RunStatus) -> None:
         """The run has ended: what is logged to MLflow from now on belongs elsewhere."""
-        if self._target.part is not Part.OWNER:
-            return
-        for name, value in self._outer.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        self._outer.clear()
         mlflow = sys.modules.get("mlflow")
         if mlflow is not None and self.run_id is not None:
             active = mlflow.active_run()
             if active is not None and active.info.run_id == self.run_id:
                 mlflow.end_run(status.mlflow)
-        self._bound = None
 
     @property
     def is_pending(self) -> bool:
         """Whether the runner started this process before MLflow had the run."""
         return self._target.part is Part.MEMBER and MLFLOW_PENDING_VARIABLE in os.environ
-
-    @property
-    def run_id(self) -> str | None:
-        """MLflow's id of the run, as far as it is known here."""
-        return _known_ids.get(self._target.run_id)
 
     def find_run_id(self) -> str | None:
         """Return MLflow's id of the run, once MLflow has the run; None if it never will."""
@@ -203,35 +129,16 @@ class MlflowPassthrough:
                 if record is not None:
                     self._why = "it is recorded without MLflow (tracking-uri is none)"
             else:
-                _known_ids[self._target.run_id] = str(record.mlflow_run_id)
-                self._uri = self._address(record)
+                self.run_id = str(record.mlflow_run_id)
+                self._use_server_of(record)
         return self.run_id
 
-    def _bind(self) -> ModuleType | None:
-        import mlflow
-
-        if self._bound is None:
-            if self.find_run_id() is None:
-                warn_once(f"functions of mlflow do nothing in this run: {self._why}")
-                return None
-            if self._uri:
-                self._set(URI_VARIABLE, self._uri)
-                mlflow.set_tracking_uri(self._uri)
-            self._bound = mlflow
-        active = mlflow.active_run()
-        if active is None or active.info.run_id != self.run_id:
-            # Where MLflow's functions look for a run to join; they remove it when they have.
-            self._set(RUN_VARIABLE, str(self.run_id))
-        return mlflow
-
-    def _set(self, name: str, value: str) -> None:
-        self._outer.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
-
-    def _address(self, record: RunRecord) -> str:
-        """Return the run's tracking URI, with the password that the store does not have."""
+    def _use_server_of(self, record: RunRecord) -> None:
+        """Have mlflow use its tracking URI, with the password that the store does not have."""
         given = (os.environ.get(URI_VARIABLE, ""), self._target.home.tracking_uri(warn=warn_once))
-        return unmasked(record.tracking_uri, given)
+        uri = unmasked(record.tracking_uri, given)
+        if uri and "mlflow" in sys.modules:
+            sys.modules["mlflow"].set_tracking_uri(uri)
 
 
 def wait_for_mlflow(target: Target) -> RunRecord | None:

@@ -1,38 +1,67 @@
 """`radt.Run`: what training scripts use."""
 
+# ruff: noqa: SLF001 - functions of this module open runs
+
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from radt.home import RunDir
+from radt.errors import UsageError
+from radt.home import IMAGES, TABLES, RunDir
 from radt.journal.format import EventKind
-from radt.journal.values import checked_name, to_step
-from radt.journal.writer import LogScalar
-from radt.run.base import RunBase
-from radt.run.child import ChildRun
+from radt.journal.values import checked_name, to_number, to_step
+from radt.journal.writer import JournalWriter, LogScalar, Number
+from radt.run.backends import guarded
+from radt.run.files import add_content, add_file
 from radt.run.history import Config, History, Summary, log
-from radt.run.instruments import EpochMarker, Instruments, ProfileRange
-from radt.run.lifecycle import ActiveRun, begin_child, current, enter, leave, measure
-from radt.run.limits import LimitReached, Limits, LimitWatch
+from radt.run.instruments import EpochMarker, Instruments, ProfileRange, Span
+from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
+from radt.run.media import (
+    IMAGE_SUFFIXES,
+    html_of,
+    is_plotly,
+    json_of,
+    path_at,
+    png_of,
+    stepped,
+)
 from radt.run.notices import warn_once
-from radt.run.passthrough import NullJournal
+from radt.run.off import NullJournal
+from radt.run.recording import (
+    Joining,
+    Place,
+    Recording,
+    begin_child,
+    belongs_to_a_run,
+    current,
+    enter,
+    leave,
+    make_current,
+    measure,
+)
 from radt.run.standalone import RunOptions
-from radt.run.target import NAME_VARIABLE, inside_a_run, wait_for_others
+from radt.run.steps import Batch, Batches
+from radt.run.target import wait_for_others
 
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 
 
-class Run(RunBase):
+class Run:
     """A run as the training script sees it: ``with radt.Run() as run: run.log_metric(…)``.
 
     Under ``radt``, the block joins the run that radt started. In a script on its own, it starts a
-    run and ends it, as FAILED if an exception leaves the block. Nested blocks are one run. With
-    ``RADT_MODE=off``, all methods work and record nothing.
+    run and ends it, as FAILED if an exception leaves the block. A block within a block is the same
+    run; a block of another thread or asyncio task is a run of its own. Under ``radt``, the row's
+    run belongs to the first block, and further ones are its children. With ``RADT_MODE=off``, all
+    methods work and record nothing.
 
     Logging never fails because of radt, a disk or a network: radt drops values that it cannot
     record, counts them, and reports this once on standard error. Invalid arguments raise TypeError
@@ -61,6 +90,16 @@ class Run(RunBase):
     and loads mlflow on first use.
     """
 
+    #: Records a value of a metric now: ``log_metric(name, value, step=None)``.
+    #:
+    #: ``value`` is a number, boolean, numpy scalar or tensor of one element, recorded as a double:
+    #: NaN, infinities and -0.0 unchanged. ``step`` is an integer of Python, numpy or torch, from
+    #: -2^63 + 1 to 2^63 - 1, not a boolean. It is an attribute rather than a method to save a call
+    #: per value. Raises TypeError for a value that is not a number or a name that is not a string,
+    #: UsageError for a step or value that is too large, and for a name that is empty, too long or
+    #: unprintable; then records nothing.
+    log_metric: LogScalar
+
     def __init__(
         self,
         name: str | None = None,
@@ -83,62 +122,89 @@ class Run(RunBase):
             home=None if home is None else Path(home),
             torch=torch,
         )
-        super().__init__()
         self._limits = Limits(max_epoch, max_time_s)
-        self._depth = 0
+        self._joining = Joining.ENCLOSING
+        self._recording: Recording | None = None
+        self._last: Recording | None = None
+        #: For each open block of this object, the run that was current before it.
+        self._before: list[Recording | None] = []
+        #: Whether it is open without a block: since `radt.init`, or as a child.
+        self._is_held = False
+        self._epoch: EpochMarker | None = None
         self._own_history = History()
-        self._active: ActiveRun | None = None
         self._use(None)
 
-    def _use(self, active: ActiveRun | None) -> None:
-        if active is None and self._active is not None:
-            self._own_history = self._active.history  # to be read after the end
-        self._active = active
-        if active is None:
+    def _use(self, recording: Recording | None) -> None:
+        if recording is None:
             outside = NullJournal(lambda: warn_once(_OUTSIDE))
             self._log_to(outside, Instruments(outside))
         else:
-            journal = active.journal if active.watch is None else active.watch.journal
-            self._log_to(journal, active.instruments)
+            self._last = recording
+            watch = recording.watch
+            journal = recording.backend.journal if watch is None else watch.journal
+            self._log_to(journal, recording.instruments)
+        self._recording = recording
+
+    def _log_to(
+        self, journal: NullJournal | JournalWriter | LimitedJournal, instruments: Instruments
+    ) -> None:
+        self._journal, self._instruments = journal, instruments
+        self.log_metric = journal.scalar
 
     def __enter__(self) -> Self:
-        outermost = self._join()
-        if outermost:
-            if limits := self._limits.within():
-                self._watch(limits)
-            assert self._active is not None
-            measure(self._active, self._options)
+        if self._is_held:  # only now is there a block that can end
+            assert self._recording is not None
+            self._is_held = False
+            self._recording.place = Place.here()
+            self._before[-1] = make_current(self._recording)
+            if self._recording.owner is None:
+                self._watch(self._recording)
+        elif (recording := self._join()) is not None:
+            self._watch(recording)
+            measure(recording, self._options)
         return self
 
-    def _join(self) -> bool:
-        """Open a block, together with the other rows of the workload; whether it is outermost."""
-        active = enter(self._options)
-        outermost = active.run is None
-        if outermost:
-            active.run = self
-        active.runs.append(self)
-        self._use(active)
-        self._depth += 1
-        if outermost:
-            try:
-                wait_for_others()
-            except BaseException as error:  # Ctrl-C: `with` does not leave what was not entered
-                self.__exit__(type(error), error, error.__traceback__)
-                raise
-        return outermost
+    def _join(self) -> Recording | None:
+        """Open a block together with the other rows of the workload; the run if it is outermost."""
+        recording = enter(self._options, self._joining)
+        is_outermost = not recording.handles
+        recording.handles.append(self)
+        self._use(recording)
+        self._before.append(make_current(recording))
+        if not is_outermost:
+            return None
+        if "mlflow" in sys.modules:  # else it calls `radt.mlflow_plugin` when it is imported
+            from radt.run.mlflow_calls import install
 
-    def _watch(self, limits: Limits) -> None:
-        active = self._active
-        if active is None or isinstance(active.journal, NullJournal):
+            guarded("following MLflow", install)
+        try:
+            wait_for_others()
+        except BaseException as error:  # Ctrl-C: `with` does not leave what was not entered
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return recording
+
+    def _hold(self, *, is_current: bool = True) -> None:
+        """Open it until `finish`, the end of its ``with`` or the end of the process."""
+        recording = self._join()
+        self._is_held = True
+        if recording is not None and self._joining is not Joining.PROCESS:
+            measure(recording, self._options)
+        if not is_current:
+            make_current(self._before[-1])
+
+    def _watch(self, recording: Recording) -> None:
+        limits = self._limits.within()
+        if not limits or isinstance(recording.backend.journal, NullJournal):
             return
 
         def rebind(log_metric: LogScalar) -> None:
-            for run in list(active.runs):
+            for run in list(recording.handles):
                 run.log_metric = log_metric
 
-        active.watch = LimitWatch(limits, active.journal, rebind)
-        active.instruments.steps.check = active.watch.check_time
-        self._use(active)
+        recording.watch = LimitWatch(limits, recording.backend.journal, rebind)
+        recording.instruments.steps.check = recording.watch.check_time
+        self._use(recording)
 
     def __exit__(
         self,
@@ -146,43 +212,115 @@ class Run(RunBase):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        active = self._active
-        if active is None:
+        recording = self._recording
+        if recording is None:
             return None
         at_limit = False
-        if active.depth == 1 and active.watch is not None:
-            active.watch.end()
+        if recording.depth == 1 and recording.watch is not None:
+            recording.watch.end()
             at_limit = isinstance(error, LimitReached)
-        active.runs.remove(self)
-        self._depth -= 1
-        if self._depth == 0:
+        recording.handles.remove(self)
+        before, self._is_held = self._before.pop(), False
+        if not self._before:
             self._end_epoch()
             self._use(None)
-        leave(active, None if at_limit else error)
+        leave(recording, None if at_limit else error)
+        if make_current(before) is not recording:  # it was left in another thread or task
+            make_current(before)
         return at_limit
+
+    def finish(self, exit_code: int | BaseException | None = None) -> None:
+        """End the run now, as the end of its block would. Harmless if it has ended.
+
+        Args:
+            exit_code: What ended it, an exit code or an exception: it is FAILED unless this is 0 or
+                None.
+        """
+        error = SystemExit(exit_code) if exit_code and isinstance(exit_code, int) else exit_code
+        if not isinstance(error, BaseException):
+            error = None
+        while self._before:
+            self.__exit__(None if error is None else type(error), error, None)
 
     @property
     def id(self) -> str:
         """Id of the run, as the Run column shows it; empty when nothing is recorded."""
-        if self._active is None:
-            return ""
-        return self._active.mlflow.shown_id or self._active.target.run_id
+        return "" if self._last is None else self._last.backend.shown_id
 
     @property
     def name(self) -> str:
         """Name of the run; empty when nothing is recorded."""
-        session = self._active.session if self._active is not None else None
-        if session is not None:
-            return session.name
-        return os.environ.get(NAME_VARIABLE, "") if self._active is not None else ""
+        return "" if self._last is None else self._last.backend.name
 
-    def finish(self, exit_code: int | None = None) -> None:
-        """End the run now, as the end of its block would; FAILED if the exit code is not 0."""
-        error = SystemExit(exit_code) if exit_code else None
-        while self._depth:
-            self.__exit__(None if error is None else SystemExit, error, None)
+    @name.setter
+    def name(self, value: str) -> None:
+        warn_once(
+            f"the run cannot be renamed to {value!r}: a run keeps the name it began with. Give it "
+            "to radt.init(name=…)"
+        )
+
+    def watch(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
+        """Accept W&B's call, and warn that radt does not record gradients and weights."""
+        warn_once("watch: radt records no gradients and weights; log the norms that you look at")
+
+    def define_metric(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
+        """Accept W&B's call, and warn that it has no effect."""
+        warn_once(
+            "define_metric: radt draws every metric over step, epoch or time as you choose in the "
+            "dashboard; step_metric, summary and goal are ignored"
+        )
+
+    @property
+    def dir(self) -> str:
+        """A folder whose files become artifacts of the run when it ends."""
+        run_dir = None if self._recording is None else self._recording.files
+        if run_dir is None:
+            return str(Path.cwd())
+        run_dir.artifacts.mkdir(parents=True, exist_ok=True)
+        return str(run_dir.artifacts)
 
     # Values ----------------------------------------------------------------------------------
+
+    def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
+        """Record values of several metrics now: all, or none if one is not a number.
+
+        Raises:
+            TypeError: A value is not a number, a name not a string, or the step not an integer.
+            UsageError: A name is empty, too long or unprintable.
+        """
+        number = None if step is None else to_step(step, next(iter(metrics), None))
+        values = [(checked_name(name), to_number(value)) for name, value in metrics.items()]
+        log = self.log_metric
+        for name, value in values:
+            log(name, value, number)
+
+    def log_param(self, name: str, value: object) -> None:
+        """Record a parameter as text; a later value replaces an earlier one.
+
+        Raises:
+            TypeError: The name is not a string.
+            UsageError: The name is empty, too long or unprintable.
+        """
+        self.log_params({name: value})
+
+    def log_params(self, params: Mapping[str, object]) -> None:
+        """Record several parameters; errors as in `log_param`."""
+        values = {checked_name(name, "parameter"): str(value) for name, value in params.items()}
+        self._journal.say(EventKind.PARAMS, values=values)
+
+    def set_tag(self, name: str, value: object) -> None:
+        """Record a tag as text; a later value replaces an earlier one.
+
+        Raises:
+            TypeError: The name is not a string.
+            UsageError: The name is empty, too long or unprintable.
+        """
+        self.set_tags({name: value})
+
+    def set_tags(self, tags: Mapping[str, object]) -> None:
+        """Record several tags; errors as in `set_tag`."""
+        values = {checked_name(name, "tag"): str(value) for name, value in tags.items()}
+        self._journal.say(EventKind.TAGS, values=values)
 
     def log(
         self, metrics: Mapping[str, Any], step: int | None = None, commit: bool | None = None
@@ -219,17 +357,116 @@ class Run(RunBase):
     @property
     def history(self) -> History:
         """State of `log`, `config` and `summary`."""
-        return self._own_history if self._active is None else self._active.history
+        return self._own_history if self._last is None else self._last.history
+
+    # Files -----------------------------------------------------------------------------------
 
     def _files(self) -> RunDir | None:
-        if self._active is None:
+        """Return where the run's files go; None if they are not recorded."""
+        if self._recording is None:
             warn_once(_OUTSIDE)
             return None
-        return self._active.target.run_dir if self._active.recorded else None
+        return self._recording.files
+
+    def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
+        """Record a copy, taken now, of a file or a folder.
+
+        Links are followed. A warning names files of a folder that cannot be copied (a broken or
+        circular link, a pipe); the rest of the folder is recorded.
+
+        Args:
+            path: File or folder to copy.
+            artifact_path: Folder among the run's artifacts; the root if None.
+
+        Raises:
+            FileNotFoundError: ``path`` does not exist.
+            UsageError: ``artifact_path`` is absolute or leads out of the artifacts.
+        """
+        if (run_dir := self._files()) is not None:
+            add_file(run_dir, Path(path), artifact_path)
+
+    def save(self, pattern: str | os.PathLike[str], *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
+        """Record copies, taken now, of the files and folders that match a pattern, as artifacts."""
+        paths = sorted(glob.glob(os.fspath(pattern)))  # noqa: PTH207 - patterns may be absolute
+        if not paths:
+            warn_once(f"{os.fspath(pattern)!r} is not saved: there is no such file yet")
+        for path in paths:
+            self.log_artifact(path)
+
+    def log_text(self, text: str, file: str, step: int | None = None) -> None:
+        """Record text as an artifact named ``file``, which may contain folders: ``a/b.txt``.
+
+        With a step it is one of a sequence, which the dashboard shows with a slider: step 3 of
+        ``a/b.txt`` is the artifact ``a/b/step-3.txt``. Text of the same file and step replaces an
+        earlier one.
+
+        Raises:
+            TypeError: The step is not an integer.
+            UsageError: ``file`` is absolute or leads out of the artifacts.
+        """
+        path = stepped(file, step)
+        if (run_dir := self._files()) is not None:
+            data = text.encode("utf-8", errors="backslashreplace")  # lone surrogates
+            add_content(run_dir, data, path)
+
+    def log_image(self, name: str, image: Any, step: int | None = None) -> None:
+        """Record an image, at a step one of a sequence: ``log_image("val/masks", mask, step)``.
+
+        It becomes an artifact, ``images/val/masks/step-100.png``; without a step
+        ``images/val/masks.png``. An image of the same name and step replaces an earlier one.
+
+        Args:
+            name: Its name, which may contain folders.
+            image: An array or a tensor of the shape (height, width) or (height, width, 1, 3 or 4):
+                uint8, boolean, or float from 0 to 1; a figure of matplotlib or plotly; a PIL image;
+                or the path of a PNG, JPEG, GIF, WebP or SVG file, which is copied. Arrays and
+                figures of matplotlib are stored as PNG, those of plotly as HTML.
+            step: The step it belongs to.
+
+        Raises:
+            FileNotFoundError: There is no file of this path.
+            TypeError: ``image`` is none of these, or the step not an integer.
+            UsageError: The name leads out of the artifacts; the shape, type or values of an array
+                or the kind of a file are not those of an image.
+        """
+        if isinstance(image, (str, os.PathLike)):
+            file = Path(image)
+            if file.suffix.lower() not in IMAGE_SUFFIXES:
+                raise UsageError(
+                    f"{file.name!r:.80} is not an image that browsers show",
+                    f"Save it as one of {' '.join(sorted(IMAGE_SUFFIXES))}",
+                )
+            path, read = path_at(IMAGES, name, file.suffix.lower(), step), file.read_bytes
+        elif is_plotly(image):
+            path, read = path_at(IMAGES, name, ".html", step), partial(html_of, image)
+        else:
+            path, read = path_at(IMAGES, name, ".png", step), partial(png_of, image)
+        if (run_dir := self._files()) is not None:
+            add_content(run_dir, read(), path)
+
+    def log_table(self, name: str, table: Any, step: int | None = None) -> None:
+        """Record a table, at a step one of a sequence: ``log_table("errors", frame, step)``.
+
+        It becomes an artifact, ``tables/errors/step-100.json``, in the format of MLflow's
+        ``log_table``. A table of the same name and step replaces an earlier one.
+
+        Args:
+            name: Its name, which may contain folders.
+            table: A DataFrame, whose index is left out, or a dictionary of columns: lists, arrays
+                or tensors.
+            step: The step it belongs to.
+
+        Raises:
+            TypeError: ``table`` is neither, or the step not an integer.
+            UsageError: The name leads out of the artifacts, or columns differ in length.
+        """
+        path = path_at(TABLES, name, ".json", step)
+        if (run_dir := self._files()) is not None:
+            add_content(run_dir, json_of(table), path)
 
     # Children --------------------------------------------------------------------------------
 
-    def child(self, name: str, params: Mapping[str, object] | None = None) -> ChildRun:
+    def child(self, name: str, params: Mapping[str, object] | None = None) -> Run:
         """Begin a run within this one, for one of several trainings that this process does.
 
         ``with run.child("lenet") as child: child.log_metric("loss", 0.3)``. Several may be open at
@@ -245,11 +482,40 @@ class Run(RunBase):
             TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
-        if self._active is None:
+        if self._recording is None:
             warn_once(_OUTSIDE)
-        return begin_child(self._active, checked_name(name, "child"), params or {})
+        checked_name(name, "child")
+        child = Run(name, params=params)
+        recording = begin_child(self._recording, name, child._options)
+        recording.handles.append(child)
+        child._use(recording)
+        child._before.append(None)
+        child._is_held = True
+        return child
 
     # Markers ---------------------------------------------------------------------------------
+
+    def epoch(self, number: int, total: int | None = None) -> EpochMarker:
+        """Mark the start of an epoch, which ends with its block, the next epoch or the run.
+
+        Args:
+            number: Its number.
+            total: The number of epochs, to show progress; None if unknown.
+        """
+        self._end_epoch()
+        if total is not None:
+            self._journal.say(EventKind.EPOCHS, total=to_step(total))
+        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments, total)
+        return self._epoch
+
+    def span(self, name: str) -> Span:
+        """Mark a time span: ``with run.span("validate"):`` or ``@run.span("validate")``.
+
+        Raises:
+            TypeError: The name is not a string.
+            UsageError: The name is empty, too long or unprintable.
+        """
+        return Span(self._journal, checked_name(name, "span"))
 
     def epochs(
         self, count: int, start: int = 1, *, profile: int | Iterable[int] | None = None
@@ -262,7 +528,8 @@ class Run(RunBase):
             profile: Numbers of the epochs to profile, each as a `profile` range.
         """
         chosen = {profile} if isinstance(profile, int) else set(profile or ())
-        count, watch = to_step(count), self._limit_watch
+        count = to_step(count)
+        watch = None if self._recording is None else self._recording.watch
         total = count if watch is None else watch.epochs_of(count)
         self._journal.say(EventKind.EPOCHS, total=total)
         for number in range(start, start + count):
@@ -282,18 +549,65 @@ class Run(RunBase):
         """
         return ProfileRange(self._journal, self._instruments.tracer)
 
-    @property
-    def _limit_watch(self) -> LimitWatch | None:
-        return self._active.watch if self._active is not None else None
+    # Steps -----------------------------------------------------------------------------------
+
+    def step(
+        self,
+        samples: int | None = None,
+        *,
+        time_s: float | None = None,
+        wait_s: float | None = None,
+    ) -> None:
+        """Mark the end of a training step: record its duration, and samples per second.
+
+        A step starts at the end of the previous one, the first at the start of its epoch; a step
+        without a start is not timed. Takes a few microseconds and does not wait for the GPU.
+
+        Args:
+            samples: The size of its batch.
+            time_s: Its duration, if the script measures that itself.
+            wait_s: The part of it spent waiting for the batch.
+
+        Raises:
+            TypeError: ``samples`` is not an integer.
+            UsageError: ``samples`` is negative.
+        """
+        self._instruments.steps.step(samples, time_s, wait_s)
+
+    def batches(
+        self,
+        loader: Iterable[Batch],
+        samples: int | Callable[[Batch], int] | None = None,
+    ) -> Batches[Batch]:
+        """Loop over a loader: ``for images, labels in run.batches(loader):``.
+
+        Each iteration is a step, as in `step`; the share of time spent waiting for the loader is
+        recorded too. A nested loop (evaluation) does not count steps.
+
+        Args:
+            loader: An iterable of batches.
+            samples: The size of a batch, or a function that returns it; the first dimension of the
+                first tensor in the batch if None.
+
+        Raises:
+            TypeError: ``samples`` is not an integer.
+            UsageError: ``samples`` is negative.
+        """
+        return Batches(loader, samples, self._instruments.steps)
+
+    def _end_epoch(self) -> None:
+        if self._epoch is not None:
+            self._epoch.end()
+            self._epoch = None
 
     # MLflow ----------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy, pickle and notebooks ask for these
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if self._active is None:
+        if self._recording is None:
             raise AttributeError(f"run.{name} is mlflow's, and can be used in `with radt.Run()`")
-        return self._active.mlflow.attribute(name)
+        return self._recording.backend.mlflow.attribute(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _in_other_process, ()
@@ -302,19 +616,46 @@ class Run(RunBase):
         return f"<radt.Run {self.id or 'not recording'}>"
 
 
-def active_run() -> Run | None:
-    """Return the run that this process can log to; None if there is none.
+def begin(options: RunOptions, *, is_new: bool = False) -> Run:
+    """Begin a run that is open until `Run.finish`, the end of its ``with`` or of the process.
 
-    This is the run whose ``with`` block is open. A process that was started inside a run (a spawned
-    worker, another script) joins that run until the process ends.
+    Args:
+        options: What the script says of it.
+        is_new: Whether it is a run beside the open one, which stays the current one.
     """
-    active = current()
-    if active is not None:
-        return active.run
-    if not inside_a_run():
+    run = Run()
+    run._options = options
+    run._joining = Joining.NONE if is_new else Joining.ENCLOSING
+    run._hold(is_current=not is_new)
+    return run
+
+
+def run_of(recording: Recording) -> Run:
+    """Return what scripts use of a run that is open."""
+    for handle in recording.handles:
+        if isinstance(handle, Run):
+            return handle
+    run = Run()
+    recording.handles.append(run)
+    run._use(recording)
+    return run
+
+
+def active_run() -> Run | None:
+    """Return the run that this thread or task can log to; None if there is none.
+
+    This is the run of its innermost ``with`` block; in a thread or task without one, the only run
+    that is open in the process. A process that was started inside a run (a spawned worker, another
+    script) joins that run until the process ends.
+    """
+    recording = current(warns=True)
+    if recording is not None:
+        return run_of(recording)
+    if not belongs_to_a_run():
         return None
     run = Run()
-    run._join()  # noqa: SLF001 - no limits: there is no block that could end
+    run._joining = Joining.PROCESS
+    run._hold()  # no limits: there is no block that could end
     return run
 
 

@@ -24,6 +24,7 @@ from radt.collector.start import problems
 from radt.errors import RadtError
 from radt.home import Home
 from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
+from radt.masking import masked
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus, short_id
 from radt.params import command_params
 from radt.procfs import start_ticks
@@ -31,7 +32,7 @@ from radt.run.notices import say, warn_once
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
 from radt.run_name import script_name
-from radt.tags import COLLOCATION, DEVICES, LETTER, PROFILED, WORKLOAD
+from radt.tags import COLLOCATION, DEVICES, LETTER, MLFLOW_RUN, PROFILED, WORKLOAD
 from radt.units import duration
 
 _DEVICE = re.compile(r"nvidia\d+")
@@ -123,7 +124,11 @@ _RANKS_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a script says of its run. None and empty mean the usual."""
+    """What a script says of its run. None and empty mean the usual.
+
+    ``is_session``: `radt.init` begins it. ``mlflow_run`` is the run of MLflow that it is, by its
+    id at the server ``mlflow_uri``.
+    """
 
     name: str | None = None
     experiment: str | None = None
@@ -132,6 +137,9 @@ class RunOptions:
     params: Mapping[str, object] | None = None
     home: Path | str | None = None
     torch: bool | None = None
+    is_session: bool = False
+    mlflow_run: str = ""
+    mlflow_uri: str = ""
 
 
 class StandaloneSession:
@@ -227,6 +235,11 @@ class StandaloneSession:
         return self._run.name
 
     @property
+    def mlflow_run(self) -> str | None:
+        """MLflow's id of the run if the script made it there."""
+        return self._run.tags.get(MLFLOW_RUN)
+
+    @property
     def recording(self) -> bool:
         """Whether the collector has the run."""
         return self._connected() is not None
@@ -289,6 +302,8 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
     tags = {DEVICES: devices, COLLOCATION: "-"}
     if any(choice.name == TRACE_WORD for choice in listeners):
         tags[PROFILED] = TRACE_WORD
+    if options.mlflow_run and options.mlflow_uri == masked(tracking_uri):
+        tags[MLFLOW_RUN] = options.mlflow_run
     if options.workload:
         tags |= {WORKLOAD: options.workload, LETTER: "a"}
     folder = script.parent if script is not None else Path.cwd()
@@ -304,7 +319,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             env=delivery_env(os.environ),
         ),
         workload_id=uuid.uuid4().hex,
-        experiment=options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or stem,
+        experiment=options.experiment or experiment_of_script(),
         workload=options.workload or "",
         name=options.name or (stem if options.workload else script_name(stem, arguments)),
         is_numbered=not (options.name or options.workload),
@@ -317,6 +332,13 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         pid=os.getpid(),
         started_monotonic_ns=time.monotonic_ns(),
     )
+
+
+def experiment_of_script() -> str:
+    """Return the experiment of runs for which the script names none."""
+    script = _script()
+    stem = script.stem if script is not None else "interactive"
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or stem
 
 
 def _script() -> Path | None:

@@ -34,6 +34,7 @@ class Part(Enum):
     MEMBER = auto()  # nothing: a runner, or a process above this one, begins and ends it
     RANK = auto()  # nothing: rank 0, beside this one, begins and ends it
     OWNER = auto()  # it begins and ends the run
+    CHILD = auto()  # it begins and ends the run within another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Target:
     run_dir: RunDir
     home: Home
     rank: int | None = None
+
+    @classmethod
+    def none(cls) -> Target:
+        """Return the target of what is not recorded."""
+        return cls(Part.NONE, "", RunDir(Path()), Home(Path()))
 
 
 def switched_off(environ: Mapping[str, str] = os.environ) -> bool:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from radt.run.run import active_run
+from radt.run.run import Run, active_run
 from radt.training.job import Job
-
-if TYPE_CHECKING:
-    from radt.run.child import ChildRun
 
 _INTERVAL_S = 1.0
 
@@ -31,7 +27,7 @@ class JobRecord:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._run: ChildRun | None = None
+        self._run: Run | None = None
         self._losses: list[Tensor] = []
         self._due_s = 0.0
 

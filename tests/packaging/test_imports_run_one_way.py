@@ -68,7 +68,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "load": BASE | {"store", "delivery"},
     "trace": BASE | {"store", "journal"},
     "run": BASE | {"journal", "collector", "store"},
-    "integrations": frozenset({"errors", "home", "journal", "run"}),
+    "integrations": frozenset({"delivery", "errors", "home", "journal", "run"}),
     "loaders": frozenset({"errors", "clock", "home", "lazy", "run", "units"}),
     "training": frozenset({"errors", "clock", "home", "lazy", "loaders", "run", "units", "paths"})
     | {"parent_watch", "procfs"},

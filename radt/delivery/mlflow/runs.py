@@ -20,7 +20,7 @@ from radt.delivery.mlflow.limits import (
     run_name,
     workload_name,
 )
-from radt.delivery.mlflow.target import NS_PER_MS, MlflowTarget
+from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowTarget
 from radt.delivery.problems import Reports
 from radt.delivery.process import Deferred
 from radt.store.reader import StoreReader
@@ -29,6 +29,7 @@ from radt.store.writer import StoreWriter
 from radt.tags import (
     EXPERIMENT,
     MLFLOW_PARENT_RUN_ID,
+    MLFLOW_RUN,
     MLFLOW_SOURCE_NAME,
     MLFLOW_SOURCE_TYPE,
     MLFLOW_USER,
@@ -138,15 +139,33 @@ class RunCreator:
             tags = self._reader.tags(run.run_id)
             above_id = self._mlflow_id(tags.get(PARENT))
             label = "" if above_id is not None else run.workload if workload.label else ""
-            mlflow_id = known.get(run.run_id) or self._target.create_run(
+            own = self._run_tags(run, tags, above_id or parent_id)
+            mlflow_id = known.get(run.run_id) or self._adopted(tags.get(MLFLOW_RUN), own)
+            mlflow_id = mlflow_id or self._target.create_run(
                 experiment_id,
                 run_name(label, run.letter, run.name),
                 run.created_ns // NS_PER_MS,
-                self._run_tags(run, tags, above_id or parent_id),
+                own,
                 run.run_id,
             )
             self._writer.update_run(run.run_id, mlflow_run_id=mlflow_id)
         return len(runs)
+
+    def _adopted(self, mlflow_id: str | None, tags: Mapping[str, str]) -> str | None:
+        """Return the id of the MLflow run that the script made for a run; None if it is gone."""
+        if mlflow_id is None:
+            return None
+        kept = (MLFLOW_USER, MLFLOW_SOURCE_TYPE, MLFLOW_SOURCE_NAME)
+        try:
+            there = self._target.tags(mlflow_id)
+            missing = [(k, v) for k, v in tags.items() if k not in kept or k not in there]
+            for first in range(0, len(missing), MAX_PARAMS):
+                self._target.set_tags(mlflow_id, missing[first : first + MAX_PARAMS])
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.GONE:
+                raise
+            return None
+        return mlflow_id
 
     def _mlflow_id(self, run_id: str | None) -> str | None:
         """Return MLflow's id of the run that another is a child of, which has it first."""
