@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
@@ -50,17 +51,6 @@ from radt.run.recording import (
 from radt.run.standalone import RunOptions
 from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID
 
-#: Methods of ``mlflow.tracking._tracking_service.client.TrackingServiceClient`` that are wrapped,
-#: and their parameters that are used here.
-FOLLOWED: Mapping[str, tuple[str, ...]] = {
-    "__init__": ("tracking_uri",),
-    "create_run": ("experiment_id", "start_time", "tags", "run_name"),
-    "log_batch": ("run_id", "metrics", "params", "tags"),
-    "log_metric": ("run_id", "key", "value", "timestamp", "step"),
-    "log_param": ("run_id", "key", "value"),
-    "set_tag": ("run_id", "key", "value"),
-    "set_terminated": ("run_id", "status"),
-}
 #: MLflow's own names of tags and of what it measures of the machine, which radt measures itself.
 _OWN_TAGS = "mlflow."
 MLFLOW_RUN_NAME = "mlflow.runName"
@@ -151,25 +141,21 @@ def install() -> bool:
             f"{', '.join(strange)} of the client of MLflow {mlflow.__version__}"
         )
         return False
-    for name in FOLLOWED:
-        wrapper = _WRAPPERS[name](getattr(Client, name))
-        wrapper.__dict__["followed_by_radt"] = True
-        setattr(Client, name, wrapper)
+    for name, follower in FOLLOWED.items():
+        setattr(Client, name, _wrapped(getattr(Client, name), follower))
     return True
 
 
 def unknown_methods(client: type) -> list[str]:
     """Return which of `FOLLOWED` a class lacks, by name of method or parameter."""
-    from inspect import signature  # not needed by most scripts
-
     strange = []
-    for name, parameters in FOLLOWED.items():
+    for name, follower in FOLLOWED.items():
         method = getattr(client, name, None)
         if not callable(method):
             strange.append(name)
             continue
-        known = list(signature(method).parameters)[1 : len(parameters) + 1]
-        strange += [f"{name}({given})" for given in parameters if given not in known]
+        known = signature(method).parameters
+        strange += [f"{name}({given})" for given in follower.parameters if given not in known]
     return strange
 
 
@@ -193,127 +179,6 @@ def default_experiment() -> str | None:
         return None
     mlflow_id = recording.backend.mlflow.find_run_id()
     return None if mlflow_id is None else str(mlflow.get_run(mlflow_id).info.experiment_id)
-
-
-# The wrapped methods --------------------------------------------------------------------------
-
-
-def _init(original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def init(client: Any, tracking_uri: Any, *rest: Any, **kw: Any) -> None:
-        _guarded(lambda: _wait_for_run(tracking_uri))
-        original(client, tracking_uri, *rest, **kw)
-
-    return init
-
-
-def _create_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def create_run(
-        client: Any,
-        experiment_id: Any,
-        start_time: Any = None,
-        tags: Any = None,
-        *rest: Any,
-        **kw: Any,
-    ) -> Any:
-        run = _guarded(lambda: _join(client, tags or {}))
-        if run is None:
-            run = original(client, experiment_id, start_time, tags, *rest, **kw)
-            _guarded(lambda: _opened(client, run, tags or {}))
-        return run
-
-    return create_run
-
-
-def _log_metric(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def log_metric(
-        client: Any, run_id: Any, key: Any, value: Any, timestamp: Any = None, step: Any = None,
-        *rest: Any, **kw: Any,
-    ) -> Any:  # fmt: skip
-        if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
-        result = original(client, run_id, key, value, timestamp, step, *rest, **kw)
-        _guarded(lambda: _copy(run_id, values=[Value(key, value, timestamp, step or 0)]))
-        return result
-
-    return log_metric
-
-
-def _log_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def log_batch(
-        client: Any, run_id: Any, metrics: Any = (), params: Any = (), tags: Any = (),
-        *rest: Any, **kw: Any,
-    ) -> Any:  # fmt: skip
-        result = original(client, run_id, metrics, params, tags, *rest, **kw)
-        _guarded(
-            lambda: _copy(
-                run_id,
-                values=[
-                    Value(entity.key, entity.value, entity.timestamp, entity.step)
-                    for entity in metrics
-                ],
-                params={entity.key: entity.value for entity in params},
-                tags={entity.key: entity.value for entity in tags},
-            )
-        )
-        return result
-
-    return log_batch
-
-
-def _log_param(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def log_param(client: Any, run_id: Any, key: Any, value: Any, *rest: Any, **kw: Any) -> Any:
-        result = original(client, run_id, key, value, *rest, **kw)
-        _guarded(lambda: _copy(run_id, params={key: value}))
-        return result
-
-    return log_param
-
-
-def _set_tag(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def set_tag(client: Any, run_id: Any, key: Any, value: Any, *rest: Any, **kw: Any) -> Any:
-        result = original(client, run_id, key, value, *rest, **kw)
-        _guarded(lambda: _copy(run_id, tags={key: value}))
-        return result
-
-    return set_tag
-
-
-def _set_terminated(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def set_terminated(client: Any, run_id: Any, status: Any = None, *rest: Any, **kw: Any) -> Any:
-        result = original(client, run_id, status, *rest, **kw)
-        _guarded(lambda: _ended(run_id, str(status or "FINISHED")))
-        return result
-
-    return set_terminated
-
-
-_WRAPPERS: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "__init__": _init,
-    "create_run": _create_run,
-    "log_batch": _log_batch,
-    "log_metric": _log_metric,
-    "log_param": _log_param,
-    "set_tag": _set_tag,
-    "set_terminated": _set_terminated,
-}
-
-
-def _guarded(action: Callable[[], Any]) -> Any:
-    try:
-        return action()
-    except Exception as error:  # noqa: BLE001 - a tracker must never end training
-        warn_once(
-            f"not all that the script logs through MLflow is followed: {described(error)}. "
-            "Training goes on, and MLflow has it"
-        )
-        return None
 
 
 # Which run ------------------------------------------------------------------------------------
@@ -488,3 +353,105 @@ def _monotonic_ns(time_ms: int, followed: _Followed) -> int:
     exact_ns = time_ms * 1_000_000 - followed.clock.offset_ns
     at_ns = exact_ns if abs(now_ns - ago_ns - exact_ns) < _CLOCK_SLACK_NS else now_ns - ago_ns
     return min(max(at_ns, followed.since_ns), now_ns)
+
+
+# The wrapped methods --------------------------------------------------------------------------
+
+#: Arguments of a call by name, with defaults; those changed before it are passed on.
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """What is done around a method of MLflow's client.
+
+    Args:
+        parameters: Names of its parameters that are used here.
+        after: Called after it, with its arguments and its result.
+        before: Called before it; what this returns, unless None, is returned instead.
+    """
+
+    parameters: tuple[str, ...]
+    after: Callable[[Arguments, Any], None] = lambda given, result: None  # noqa: ARG005
+    before: Callable[[Arguments], Any] = lambda given: None  # noqa: ARG005
+
+
+def _wrapped(original: Callable[..., Any], follower: Follower) -> Callable[..., Any]:
+    expected = signature(original)
+
+    @wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        call = expected.bind(*args, **kwargs)
+        call.apply_defaults()
+        result = _guarded(lambda: follower.before(call.arguments))
+        if result is None:
+            result = original(*call.args, **call.kwargs)
+            _guarded(lambda: follower.after(call.arguments, result))
+        return result
+
+    vars(method)["followed_by_radt"] = True
+    return method
+
+
+def _guarded(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - a tracker must never end training
+        warn_once(
+            f"not all that the script logs through MLflow is followed: {described(error)}. "
+            "Training goes on, and MLflow has it"
+        )
+        return None
+
+
+def _tags(given: Arguments) -> Mapping[str, str]:
+    return given["tags"] or {}
+
+
+def _stamp(given: Arguments) -> None:
+    """Have MLflow and the journal note one time."""
+    if given["timestamp"] is None:
+        given["timestamp"] = time.time_ns() // 1_000_000
+
+
+def _metric_logged(given: Arguments, result: Any) -> None:  # noqa: ARG001
+    value = Value(given["key"], given["value"], given["timestamp"], given["step"] or 0)
+    _copy(given["run_id"], values=[value])
+
+
+def _batch_logged(given: Arguments, result: Any) -> None:  # noqa: ARG001
+    _copy(
+        given["run_id"],
+        [Value(one.key, one.value, one.timestamp, one.step) for one in given["metrics"]],
+        {one.key: one.value for one in given["params"]},
+        {one.key: one.value for one in given["tags"]},
+    )
+
+
+#: Methods of ``mlflow.tracking._tracking_service.client.TrackingServiceClient``.
+FOLLOWED: Mapping[str, Follower] = {
+    "__init__": Follower(
+        ("tracking_uri",), before=lambda given: _wait_for_run(given["tracking_uri"])
+    ),
+    "create_run": Follower(
+        ("tags",),
+        before=lambda given: _join(given["self"], _tags(given)),
+        after=lambda given, run: _opened(given["self"], run, _tags(given)),
+    ),
+    "log_metric": Follower(
+        ("run_id", "key", "value", "timestamp", "step"), _metric_logged, before=_stamp
+    ),
+    "log_batch": Follower(("run_id", "metrics", "params", "tags"), _batch_logged),
+    "log_param": Follower(
+        ("run_id", "key", "value"),
+        lambda given, _: _copy(given["run_id"], params={given["key"]: given["value"]}),
+    ),
+    "set_tag": Follower(
+        ("run_id", "key", "value"),
+        lambda given, _: _copy(given["run_id"], tags={given["key"]: given["value"]}),
+    ),
+    "set_terminated": Follower(
+        ("run_id", "status"),
+        lambda given, _: _ended(given["run_id"], str(given["status"] or "FINISHED")),
+    ),
+}
