@@ -93,7 +93,7 @@ def parse_spec(root: yaml.MappingNode, problems: list[Problem]) -> SweepSpec:
             problems.append(Problem(cause, "Remove one of them", entry.line, entry.name))
         entries[key] = entry
         spec.lines[key] = entry.line
-    others = _read_wandb(entries, spec, problems) if sweep_wandb.is_wandb(entries) else entries
+    others = _read_wandb(entries, spec, problems) if sweep_wandb.PROGRAM in entries else entries
     for key, entry in others.items():
         with collecting(problems, entry.line, entry.name):
             if key in _COLUMN_KEYS:
@@ -142,7 +142,7 @@ def _read_wandb(
     spec.command = sweep_wandb.parse_command(entries, problems)
     spec.notes = tuple(sweep_wandb.notes(entries, spec.command))
     spec.cells[Column.FILE] = spec.command.file
-    spec.lines["file"] = spec.lines.get(sweep_wandb.PROGRAM) or spec.lines[sweep_wandb.COMMAND]
+    spec.lines["file"] = spec.lines[sweep_wandb.PROGRAM]
     titles = [entries[key] for key in sweep_wandb.EXPERIMENT if key in entries]
     for entry in titles[:1]:
         with collecting(problems, entry.line, entry.name):

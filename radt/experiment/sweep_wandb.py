@@ -54,11 +54,6 @@ _MACRO = re.compile(r"\$\{(.*)\}", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
 
-def is_wandb(entries: Mapping[str, Entry]) -> bool:
-    """Return whether these are the keys of one of W&B's sweeps."""
-    return PROGRAM in entries or (COMMAND in entries and "file" not in entries)
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """What a sweep of W&B runs: a File cell, and arguments with macros among them."""
@@ -98,7 +93,7 @@ def _nested(combination: Combination) -> dict[str, Value]:
 
 def parse_command(entries: Mapping[str, Entry], problems: list[Problem]) -> Command:
     """Parse ``program`` and ``command``."""
-    program = text_of(entries[PROGRAM].value) if PROGRAM in entries else ""
+    program = text_of(entries[PROGRAM].value)
     pieces: list[str] = []
     command = entries.get(COMMAND)
     if command is None:
@@ -114,8 +109,6 @@ def parse_command(entries: Mapping[str, Entry], problems: list[Problem]) -> Comm
     if command is not None and not any(piece in map("${{{}}}".format, _ARGS) for piece in pieces):
         cause = "the program would not get its parameters: there is no ${args}"
         problems.append(Problem(cause, "Add - ${args}", command.line, COMMAND))
-    if _PROGRAM in pieces and not program:
-        problems.append(Problem("this key is missing", "Write program: train.py", column=PROGRAM))
     file, rest = _started(pieces)
     filled = (program if piece == _PROGRAM else piece for piece in rest)
     plain = ("python" if piece == _INTERPRETER else piece for piece in filled if piece != _ENV)
