@@ -196,12 +196,9 @@ class Combination:
     @property
     def arguments(self) -> list[str]:
         """The program's arguments; ``name=value`` comes first, or an option might swallow it."""
-        passed = (each.words for each in self.assignments)
-        return [word for each in sorted(passed, key=_is_named) for word in each]
-
-
-def _is_named(arguments: Sequence[str]) -> bool:
-    return bool(arguments) and arguments[0].startswith("-")
+        passed = [each.words for each in self.assignments]
+        passed.sort(key=lambda arguments: bool(arguments) and arguments[0].startswith("-"))
+        return list(itertools.chain(*passed))
 
 
 def expand(

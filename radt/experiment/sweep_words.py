@@ -1,7 +1,7 @@
 """How the parameters of a sweep become arguments of a program.
 
-`words` is the only place that knows what a style makes of a value. Quoting is another matter: the
-words become the text of a Params cell in `radt.experiment.sweep_expand.Combination`.
+`words` is the only place that knows what a style makes of a value. What becomes a cell of these words
+is another matter: `radt.experiment.sweep_spec.SweepSpec.rows` quotes them, as a shell needs it.
 """
 
 from __future__ import annotations
