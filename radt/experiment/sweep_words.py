@@ -1,7 +1,7 @@
 """How the parameters of a sweep become arguments of a program.
 
-`words` is the only place that knows what a style makes of a value. What becomes a cell of these words
-is another matter: `radt.experiment.sweep_spec.SweepSpec.rows` quotes them, as a shell needs it.
+`words` is the only place that knows what a style makes of a value. What quotes words for a cell is
+`radt.experiment.sweep_spec.SweepSpec.rows`.
 """
 
 from __future__ import annotations
