@@ -25,9 +25,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem, StatusError
 from radt.experiment.columns import IN_EVERY_TABLE, Column, Header
-from radt.experiment.devices import Machine
 from radt.experiment.files import RawFile, SharedFile, create_file, table_path
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile

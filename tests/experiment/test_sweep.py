@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem
-from radt.experiment.devices import Machine
 from radt.experiment.source import is_experiment, open_source
 from radt.experiment.sweep import SweepFile
 from radt.listeners.api import Registry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.plan import RunPlan
 from radt.listeners.api import Registry
 from tests.experiment.sweep_kit import SweepBench
