@@ -133,11 +133,10 @@ def _read_wandb(
     entries: Mapping[str, Entry], spec: SweepSpec, problems: list[Problem]
 ) -> dict[str, Entry]:
     """Read the keys of one of W&B's sweeps, and return those that are like radt's."""
-    sweep_wandb.refuse(entries, problems)
-    for key in (_PARAMS, _STYLE, Column.FILE.lower()):
+    for key in sweep_wandb.REFUSED:
         if key in entries:
-            cause = f"{key} has no effect beside W&B's program and command"
-            remedy = "Write command: with the words of the command"
+            cause = f"radt has no use for {key} beside W&B's program"
+            remedy = "Remove it; arguments and other programs go into command"
             problems.append(Problem(cause, remedy, entries[key].line, key))
     spec.command = sweep_wandb.parse_command(entries, problems)
     spec.notes = tuple(sweep_wandb.notes(entries, spec.command))
@@ -152,8 +151,7 @@ def _read_wandb(
         spec.lines[_TRIALS] = cap.line
         with collecting(problems, cap.line, cap.name):
             spec.trials = _count(text_of(cap.value))
-    taken = (*sweep_wandb.KEYS, _PARAMS, _STYLE, Column.FILE.lower())
-    return {key: entry for key, entry in entries.items() if key not in taken}
+    return {key: entry for key, entry in entries.items() if key not in sweep_wandb.KEYS}
 
 
 def _is_own_style(entry: Entry) -> bool:

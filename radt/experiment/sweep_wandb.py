@@ -31,17 +31,17 @@ IGNORED: Mapping[str, str] = {
     "apiversion": "",
     "kind": "",
 }
-#: Keys of sweeps that W&B's servers or other optimisers run.
-_REFUSED = ("job", "image_uri", "scheduler", "metrics")
+#: Keys of sweeps that W&B's servers or other optimisers run, and radt's own for what ``program`` and
+#: ``command`` say.
+REFUSED = ("job", "image_uri", "scheduler", "metrics", "file", "params", "style")
 #: The Experiment of the runs: the first of these.
 EXPERIMENT = ("project", "name")
-KEYS = (PROGRAM, COMMAND, RUN_CAP, *IGNORED, *_REFUSED, *EXPERIMENT)
+KEYS = (PROGRAM, COMMAND, RUN_CAP, *IGNORED, *REFUSED, *EXPERIMENT)
 
-_JSON = "args_json"
-#: What the macros of a command stand for that pass parameters.
+#: The macros of a command that pass parameters; None for all in one word.
 _ARGS: Mapping[str, Style | None] = {
     "args": Style.TEXT,
-    _JSON: None,
+    "args_json": None,
     **{
         style.value: style
         for style in (Style.ARGS_NO_EQUALS, Style.ARGS_NO_BOOLEAN_FLAGS, Style.ARGS_NO_HYPHENS)
@@ -140,14 +140,6 @@ def _started(pieces: Sequence[str]) -> tuple[str, Sequence[str]]:
     if rest and "=" in rest[0]:  # a variable for /usr/bin/env
         return "env", rest
     return (rest[0], rest[1:]) if rest else ("", ())
-
-
-def refuse(entries: Mapping[str, Entry], problems: list[Problem]) -> None:
-    """Add a problem for each key that radt has nothing for."""
-    for key in _REFUSED:
-        if key in entries:
-            remedy = "Write program: train.py and method: random"
-            problems.append(Problem("radt has nothing like it", remedy, entries[key].line, key))
 
 
 def notes(entries: Mapping[str, Entry], command: Command) -> Iterator[str]:

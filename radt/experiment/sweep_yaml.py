@@ -103,6 +103,8 @@ def collecting(problems: list[Problem], line: int | None, column: str) -> Iterat
         yield
     except UsageError as error:
         problems.append(Problem(error.message, error.remedy or "", line, column))
+    except RecursionError:
+        problems.append(Problem("a list contains itself", "Remove the alias", line, column))
 
 
 def entries_of(

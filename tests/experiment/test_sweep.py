@@ -225,6 +225,11 @@ PROBLEMS: list[tuple[str, str, list[tuple[int | None, str | None, str]]]] = [
         ],
     ),
     (
+        "a list in itself",
+        "file: train.py\nparameters:\n  a:\n  - &a [1, *a]\n",
+        [(4, "parameters", "a list contains itself")],
+    ),
+    (
         "ranges",
         "file: train.py\nmethod: random\nparameters:\n  a: {min: 2, max: 1}\n"
         "  b: {min: 0, max: 1, distribution: log_uniform}\n  c: {min: x, max: 1}\n"

@@ -188,8 +188,8 @@ def test_what_is_different_is_named_once(sweep: SweepBench) -> None:
         (
             "program: train.py\nmethod: grid\nscheduler: {engine: optuna}\njob: a\nrun_cap: x\n",
             [
-                (3, "scheduler", "radt has nothing like it"),
-                (4, "job", "radt has nothing like it"),
+                (3, "scheduler", "radt has no use for scheduler"),
+                (4, "job", "radt has no use for job"),
                 (5, "run_cap", "expected a whole number from 1"),
             ],
         ),
@@ -206,9 +206,9 @@ def test_what_is_different_is_named_once(sweep: SweepBench) -> None:
         (
             "program: train.py\nparams: --a 1\nstyle: name=value\nfile: train.py\n",
             [
-                (2, "params", "params has no effect beside W&B's"),
-                (3, "style", "style has no effect beside W&B's"),
-                (4, "file", "file has no effect beside W&B's"),
+                (2, "params", "radt has no use for params beside W&B's program"),
+                (3, "style", "radt has no use for style beside W&B's program"),
+                (4, "file", "radt has no use for file beside W&B's program"),
             ],
         ),
         (
