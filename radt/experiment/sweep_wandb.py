@@ -31,7 +31,7 @@ IGNORED: Mapping[str, str] = {
     "apiversion": "",
     "kind": "",
 }
-#: Keys of sweeps that W&B's servers or other optimisers run, and radt's own for what ``program`` and
+#: Keys for W&B's servers and other optimisers, and radt's own for what ``program`` and
 #: ``command`` say.
 REFUSED = ("job", "image_uri", "scheduler", "metrics", "file", "params", "style")
 #: The Experiment of the runs: the first of these.
