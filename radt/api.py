@@ -75,7 +75,7 @@ def run_experiment(
     from radt.cluster.opened import refuse_open_submission
     from radt.cluster.settings import ClusterSettings
     from radt.cluster.slurm import Slurm
-    from radt.experiment.devices import Machine
+    from radt.devices.machine import Machine
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
     from radt.home import Home
     from radt.listeners import registry

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+#: ``lr=0.1``, ``optimizer.lr=0.1``; Hydra adds a key with a plus, and chooses among files by their
+#: folder (``model/encoder=vit``).
+_ASSIGNED = re.compile(r"\+{0,2}(?P<name>[^\W\d][\w.@/-]*)=(?P<value>.*)", re.DOTALL)
 
 
 def command_params(file: str, text: str, arguments: Sequence[str]) -> dict[str, str]:
@@ -24,10 +29,25 @@ def split_params(arguments: Sequence[str]) -> dict[str, str]:
     >>> split_params(["data.csv", "--lr", "-0.1", "--amp", "--size=3", "model=vit"])
     {'arg1': 'data.csv', 'lr': '-0.1', 'amp': 'true', 'size': '3', 'model': 'vit'}
     """
+    return {
+        name: " ".join(given) if given else "true" for name, given in param_words(arguments).items()
+    }
+
+
+def param_words(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the words of each parameter, by the names of `split_params`.
+
+    ``name=value`` after an option that has its value is a parameter of its own, unless that value
+    is one of a list of such words.
+
+    >>> param_words(["--config-name", "exp", "+lr=0.1", "--env", "A=1", "B=2"])
+    {'config-name': ('exp',), 'lr': ('0.1',), 'env': ('A=1', 'B=2')}
+    """
     values: dict[str, list[str]] = {}
     current: str | None = None
     unnamed = 0
     for argument in arguments:
+        assigned = _ASSIGNED.fullmatch(argument)
         if _is_option(argument):
             name, equals, value = argument.lstrip("-").partition("=")
             values.setdefault(name, [])
@@ -35,15 +55,17 @@ def split_params(arguments: Sequence[str]) -> dict[str, str]:
             if equals:
                 values[name].append(value)
                 current = None
-        elif current is not None:
+        elif current is not None and not (
+            assigned and values[current] and _ASSIGNED.fullmatch(values[current][-1]) is None
+        ):
             values[current].append(argument)
-        elif "=" in argument and argument.partition("=")[0].replace(".", "_").isidentifier():
-            name, _, value = argument.partition("=")
-            values.setdefault(name, []).append(value)
+        elif assigned:
+            current = None
+            values.setdefault(assigned["name"], []).append(assigned["value"])
         else:
             unnamed += 1
             values[f"arg{unnamed}"] = [argument]
-    return {name: " ".join(given) if given else "true" for name, given in values.items()}
+    return {name: tuple(given) for name, given in values.items()}
 
 
 def _is_option(argument: str) -> bool:

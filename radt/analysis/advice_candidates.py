@@ -13,10 +13,10 @@ from radt.analysis.advice_model import Candidate, Fit, Method, Origin, Resource,
 from radt.analysis.baselines import BaselineKey, Work, ignored_params, work_of
 from radt.analysis.memory_fit import fits_alone
 from radt.collocation.spec import Collocation, Mps
+from radt.devices.machine import Devices, Machine
 from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.check import positions_of, read_header
 from radt.experiment.columns import Column
-from radt.experiment.devices import Devices, Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.row import Place, RowCheck
 from radt.experiment.row import Row as FileRow

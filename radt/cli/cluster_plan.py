@@ -17,7 +17,7 @@ from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray
 from radt.cluster.shaping import arrays_for, ask_about, shape_text
 from radt.cluster.slurm import Slurm
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.source import ExperimentFile
 from radt.home import Home
 from radt.listeners import registry

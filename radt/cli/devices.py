@@ -14,7 +14,7 @@ from radt.collocation.busy import ComputeMode
 from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Overview
 from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
-from radt.experiment.devices import cpu_list
+from radt.devices.cpus import cpu_list
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -279,9 +280,27 @@ def _command_text(row: _Row, plan: ExperimentPlan, details: Sequence[_Column]) -
 def _command(run: RunPlan, plan: ExperimentPlan) -> str:
     """Return the script, relative to the experiment file's folder if possible, and arguments."""
     folder = plan.path.parent.resolve()
+    arguments = run.arguments
+    if not arguments.isprintable():
+        arguments = " ".join(map(_shell_word, run.params))
     if run.program.command:
-        return f"{run.program.command} {run.arguments}".rstrip()
+        return f"{run.program.command} {arguments}".rstrip()
     path = run.program.path
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     start = f"-m {run.program.module}" if run.program.module else str(shown)
-    return f"{start} {run.arguments}".rstrip()
+    return f"{start} {arguments}".rstrip()
+
+
+def _shell_word(word: str) -> str:
+    """Quote a word for a shell; one with control characters as ``$'a\\nb'``, to be copied."""
+    if word.isprintable():
+        return shlex.quote(word)
+    literal = word.replace("\\", r"\\").replace("'", r"\'")
+    return "$'" + "".join(map(_escape, literal)) + "'"
+
+
+def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    # \x would be a byte, which is a character only below 128.
+    return repr(character)[1:-1] if character.isascii() else f"\\U{ord(character):08x}"

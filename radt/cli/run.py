@@ -19,8 +19,8 @@ from radt.cli.original import WITH_VALUE, translated
 from radt.cluster.opened import open_submission, refuse_open_submission
 from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
+from radt.devices.machine import Machine
 from radt.errors import UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import direct_plan, is_experiment, open_source
 from radt.home import Home

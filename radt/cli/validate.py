@@ -11,7 +11,7 @@ from radt.cli.cluster_plan import show_cluster_plan
 from radt.cli.options import setting_option
 from radt.cli.render import render_plan
 from radt.cluster.settings import ClusterSettings
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import open_source
 from radt.listeners import registry

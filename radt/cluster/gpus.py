@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from radt.devices.machine import VISIBLE_VARIABLE, Machine
 from radt.errors import DeviceError
-from radt.experiment.devices import VISIBLE_VARIABLE, Machine
 from radt.nvml import Gpu, list_gpus, minor_numbers, parent_gpus
 from radt.units import plural
 

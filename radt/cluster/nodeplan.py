@@ -12,9 +12,9 @@ from radt.cluster.spool import AttemptView, JobKey, Spool, Submission
 from radt.collocation.busy import BusyPolicy
 from radt.collocation.inventory import read_inventory
 from radt.collocation.planner import Request, on_given_instances
+from radt.devices.machine import Devices, Machine
 from radt.errors import ClusterError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
-from radt.experiment.devices import Devices, Machine
 from radt.experiment.files import RawFile
 from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.source import ExperimentFile

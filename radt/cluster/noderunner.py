@@ -33,9 +33,9 @@ from radt.cluster.spool import MOST_ATTEMPTS, Attempt, JobKey, Spool
 from radt.collector.client import hurry_uploads
 from radt.collector.leftovers import drain_leftovers
 from radt.delivery.backlog import backlogs
+from radt.devices.machine import Machine
 from radt.errors import ClusterError, CollectorError, RadtError
 from radt.experiment.columns import parse_status
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.status import RowStatus
 from radt.home import (

@@ -33,8 +33,8 @@ from radt.cluster.shaping import arrays_for, ask_about
 from radt.cluster.slurm import Slurm
 from radt.cluster.spool import Request, Spool, Submission
 from radt.cluster.submit import Submitter
+from radt.devices.machine import Machine
 from radt.errors import ClusterError, RadtError, UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.files import table_path
 from radt.experiment.lock import ExperimentLock, start_options, user_name
 from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, WorkloadPlan

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from radt.devices.cpus import CpuTopology, assign_cpus
+from radt.devices.machine import Machine
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
-from radt.experiment.devices import CpuTopology, Machine, assign_cpus
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
 from radt.experiment.table import Defect, Record, Table

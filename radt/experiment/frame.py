@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.columns import WRITTEN, Column
-from radt.experiment.devices import Machine
 from radt.experiment.files import create_file
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import ExperimentFile, open_source

@@ -9,8 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from radt.collocation.spec import Collocation
+from radt.devices.cpus import CpuRequest
+from radt.devices.machine import Devices
 from radt.environments.spec import LOCAL, EnvironmentSpec
-from radt.experiment.devices import CpuRequest, Devices
 from radt.experiment.program import Program
 from radt.experiment.resources import Resources
 from radt.model import ListenerChoice, Role, RunStatus

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from radt.collocation.spec import Collocation
+from radt.devices.cpus import CpuRequest
+from radt.devices.machine import CPU, Devices, Machine
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
 from radt.experiment import columns
 from radt.experiment.columns import Column
-from radt.experiment.devices import CPU, CpuRequest, Devices, Machine
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, find_program
 from radt.experiment.resources import (

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem, RadtError
 from radt.experiment.check import (
     check_table,
@@ -17,7 +18,6 @@ from radt.experiment.check import (
     workloads_of,
 )
 from radt.experiment.columns import Column
-from radt.experiment.devices import Machine
 from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import launched_script

@@ -21,85 +21,31 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import yaml
-
-from radt.errors import ExperimentError, Problem, StatusError, UsageError
-from radt.experiment.columns import (
-    IN_EVERY_TABLE,
-    NEAR_MISS,
-    Column,
-    Header,
-    did_you_mean,
-    parse_params,
-)
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
+from radt.errors import ExperimentError, Problem, StatusError
+from radt.experiment.columns import IN_EVERY_TABLE, Column, Header
 from radt.experiment.files import RawFile, SharedFile, create_file, table_path
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter, encoded, with_columns
-from radt.experiment.sweep_expand import Combination, Parameter, SweepMethod, expand
-from radt.experiment.sweep_yaml import (
-    PARAMETERS,
-    Entry,
-    collecting,
-    entries_of,
-    is_null,
-    parse_parameters,
-    parse_yaml,
-    text_of,
-)
+from radt.experiment.sweep_expand import Combination
+from radt.experiment.sweep_parameters import PARAMETERS
+from radt.experiment.sweep_spec import SweepSpec, parse_spec
+from radt.experiment.sweep_yaml import parse_yaml
 from radt.experiment.table import Table, parse_table
 from radt.listeners.api import Registry
-from radt.params import split_params
+from radt.params import param_words
 from radt.units import plural
 
-_AT_ONCE, _TRIALS, _STATUS = "at_once", "trials", "status"
-_PARAMS = Column.PARAMS.lower()
-#: Keys that are columns of CSV files; Params are the arguments that all runs have.
-_COLUMN_KEYS: Mapping[str, Column] = {
-    column.lower(): column
-    for column in Column
-    if column not in (Column.STATUS, Column.RUN, Column.WORKLOAD)
-}
-#: ``parent`` is radT 0.2's run of the whole sweep in MLflow; it is ignored.
-_OWN_KEYS = ("method", PARAMETERS, "seed", _TRIALS, "repeat", _AT_ONCE, _STATUS, "parent")
-_COUNT = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)
-_SEED = re.compile(r"-?\d{1,18}", re.ASCII)
 #: The comment that marks a CSV as an expansion.
 _MARK = re.compile(
     r'^\ufeff?"?# *Expanded from [^\r\n]*? by radt(?P<hash> \([0-9a-f]+\))?', re.MULTILINE
 )
 _OTHER_LINES = re.compile(r" \(with line [\d, ]+\)$")
-
-
-@dataclass(slots=True)
-class SweepSpec:
-    """The keys of a sweep.
-
-    ``cells`` are shared by all runs, by column; ``lines`` are the lines of keys. ``trials`` is None
-    for all combinations, ``at_once`` for all runs in one workload.
-    """
-
-    cells: dict[str, str] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    method: SweepMethod = SweepMethod.GRID
-    parameters: tuple[Parameter, ...] = ()
-    seed: int = 0
-    trials: int | None = None
-    repeat: int = 1
-    at_once: int | None = 1
-
-    def rows(self, combinations: Sequence[Combination]) -> list[dict[str, str]]:
-        """Return the cells of each run, without its workload."""
-        fixed = self.cells.get(Column.PARAMS, "")
-        return [
-            {**self.cells, Column.PARAMS: f"{fixed} {combination.params}".strip()}
-            for combination in combinations
-        ]
 
 
 @dataclass(frozen=True)
@@ -130,11 +76,7 @@ class SweepFile(ExperimentFile):
         raw = RawFile.read(path, "YAML")
         problems: list[Problem] = []
         spec = parse_spec(parse_yaml(raw.shown, raw.text), problems)
-        combinations: tuple[Combination, ...] = ()
-        if not problems:
-            size_key = _TRIALS if _TRIALS in spec.lines else PARAMETERS
-            with collecting(problems, spec.lines.get(size_key), size_key):
-                combinations = expand(spec.parameters, spec.method, spec.seed, spec.trials)
+        combinations = () if problems else spec.combinations(problems)
         csv, csv_shown = table_path(raw.path), str(table_path(raw.shown))
         if not spec.cells.get(Column.EXPERIMENT):
             spec.cells[Column.EXPERIMENT] = csv.stem
@@ -169,6 +111,7 @@ class SweepFile(ExperimentFile):
         if self.content == self._new_content:
             return ""
         parts = [f"added {plural(self.added, 'row')} to {self.shown}"]
+        parts += self.spec.notes
         if not self.added:
             parts = [f"{self.sweep} has changed, but adds no row; {self.shown} keeps its rows"]
         if self.orphans:
@@ -202,7 +145,7 @@ class SweepFile(ExperimentFile):
         if problems:
             unique = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
             raise ExperimentError(self.sweep, unique)
-        return plan
+        return replace(plan, warnings=(*self.spec.notes, *plan.warnings))
 
     def writer(self) -> StatusWriter:
         """Write the added rows, and return what writes statuses; the caller holds the lock.
@@ -226,7 +169,7 @@ class SweepFile(ExperimentFile):
         """Return the swept values of rows by their Params; empty for other rows."""
         rows = self.spec.rows(self.combinations)
         by_key = {
-            _key(row[Column.PARAMS]): dict(combination.values)
+            _key(row[Column.PARAMS]): combination.values
             for row, combination in zip(rows, self.combinations, strict=True)
         }
         return [by_key.get(_key(text), {}) for text in params]
@@ -243,102 +186,10 @@ class SweepFile(ExperimentFile):
     def _in_sweep(self, problem: Problem) -> Problem:
         """Return a problem of an expanded row as one of the key that its cell comes from."""
         key = (problem.column or "").lower()
-        if key == _PARAMS and _PARAMS not in self.spec.lines:
+        if key == Column.PARAMS.lower() and key not in self.spec.lines:
             key = PARAMETERS
         cause = _OTHER_LINES.sub("", problem.cause)
         return Problem(cause, problem.remedy, self.spec.lines.get(key), key or None)
-
-
-def parse_spec(root: yaml.MappingNode, problems: list[Problem]) -> SweepSpec:
-    """Parse all keys; what is wrong is added to ``problems``."""
-    spec = SweepSpec()
-    entries: dict[str, Entry] = {}
-    for entry in entries_of(root, problems).values():
-        key = entry.name.lower()
-        if key in entries:
-            cause = "this key is written twice"
-            problems.append(Problem(cause, "Remove one of them", entry.line, entry.name))
-        entries[key] = entry
-        spec.lines[key] = entry.line
-    for key, entry in entries.items():
-        with collecting(problems, entry.line, entry.name):
-            if key in _COLUMN_KEYS:
-                spec.cells[_COLUMN_KEYS[key]] = text_of(entry.value)
-            elif key in _PARSERS and not is_null(entry.value):
-                setattr(spec, key, _PARSERS[key](text_of(entry.value)))
-            elif key == _STATUS and not is_null(entry.value):
-                raise UsageError(
-                    "an earlier version of radt wrote these statuses",
-                    "Remove the key: statuses are in the CSV file now, and all runs start anew",
-                )
-            elif key not in _OWN_KEYS:
-                _check_own_column(entry, entries)
-                spec.cells[entry.name] = text_of(entry.value)
-    if PARAMETERS in entries:
-        spec.parameters = parse_parameters(entries[PARAMETERS], spec.method, problems)
-    else:
-        remedy = "Write parameters: {lr: {values: [0.1, 0.01]}}"
-        problems.append(Problem("this key is missing", remedy, column=PARAMETERS))
-    with collecting(problems, spec.lines.get(_PARAMS), _PARAMS):
-        words = parse_params(spec.cells.get(Column.PARAMS, ""))
-        for option in (f"--{parameter.name}" for parameter in spec.parameters):
-            if any(word == option or word.startswith(f"{option}=") for word in words):
-                raise UsageError(
-                    f"{option} is in both params and parameters", "Remove it from one of them"
-                )
-    return spec
-
-
-def _check_own_column(entry: Entry, entries: Iterable[str]) -> None:
-    """Take an unknown key as a column of the user's own, unless it looks misspelt."""
-    if entry.name.lower() == Column.WORKLOAD.lower():
-        raise UsageError(
-            "radt numbers the workloads of a sweep",
-            f"Remove it; {_AT_ONCE}: 4 puts four runs into a workload, {_AT_ONCE}: all puts all",
-        )
-    if entry.name.lower() == Column.RUN.lower():
-        raise UsageError("a sweep has several runs", "Remove it; run ids are in the CSV file")
-    known = {*_COLUMN_KEYS, *_OWN_KEYS} - set(entries)
-    hint = did_you_mean(entry.name, known, cutoff=NEAR_MISS)
-    if hint and not entry.key.style:
-        raise UsageError("unknown key", f'{hint} Quote it to have your own column: "{entry.name}"')
-
-
-def _method(text: str) -> SweepMethod:
-    try:
-        return SweepMethod(text.lower())
-    except ValueError:
-        expected = " or ".join(SweepMethod)
-        raise UsageError(
-            f"expected {expected}, got {text!r}",
-            did_you_mean(text, SweepMethod) or f"Write {expected}",
-        ) from None
-
-
-def _seed(text: str) -> int:
-    if _SEED.fullmatch(text) is None:
-        raise UsageError(f"expected a whole number, got {text!r}", "Write seed: 1")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if _COUNT.fullmatch(text) is None:
-        raise UsageError(f"expected a whole number from 1, got {text!r}", "Write 1, 2 or more")
-    return int(text)
-
-
-def _at_once(text: str) -> int | None:
-    return None if text.lower() == "all" else _count(text)
-
-
-#: Keys that are fields of `SweepSpec`.
-_PARSERS: Mapping[str, Callable[[str], object]] = {
-    "method": _method,
-    "seed": _seed,
-    _TRIALS: _count,
-    "repeat": _count,
-    _AT_ONCE: _at_once,
-}
 
 
 def _expanded(
@@ -391,10 +242,10 @@ def _expanded(
     return table.text + gap + "".join(f"{line}{newline}" for line in lines)
 
 
-def _key(params: str) -> frozenset[tuple[str, str]] | None:
+def _key(params: str) -> frozenset[tuple[str, tuple[str, ...]]] | None:
     """Return what makes two Params the same run, in any order; None if they cannot be split."""
     try:
-        return frozenset(split_params(shlex.split(params)).items())
+        return frozenset(param_words(shlex.split(params)).items())
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""The YAML of sweeps: nodes that know their lines, and the parameters that they describe.
+"""The YAML of sweeps: nodes that know their lines, and the values that they hold.
 
 PyYAML reads the text, as it did for radT 0.2, so that both take the same text for the same value
 (``1e-3`` is text, ``1.0e-3`` a number).
@@ -6,8 +6,6 @@ PyYAML reads the text, as it did for radT 0.2, so that both take the same text f
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,34 +16,10 @@ from yaml.reader import ReaderError
 
 from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.check import UNREADABLE
-from radt.experiment.columns import did_you_mean
-from radt.experiment.sweep_expand import (
-    Choice,
-    Distribution,
-    Parameter,
-    Range,
-    SweepMethod,
-    Value,
-)
+from radt.experiment.sweep_words import Value
 
-PARAMETERS = "parameters"
-
-_LISTS = ("values", "value")
-_LIMITS = ("min", "max")
-_DISTRIBUTION = "distribution"
-_KEYS = (*_LISTS, *_LIMITS, _DISTRIBUTION)
-_NAME = re.compile(r"\w[\w.+-]*")
-_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-#: Beyond it floating-point numbers skip whole ones.
-_LARGEST_INT = 2**53
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
-#: With the names that other tools use.
-_DISTRIBUTIONS: Mapping[str, Distribution] = {
-    **{distribution.value: distribution for distribution in Distribution},
-    "log_uniform_values": Distribution.LOG_UNIFORM,
-    "int_uniform": Distribution.INT,
-}
 #: Remedies for PyYAML's messages, by a part of them.
 _REMEDIES: Mapping[str, str] = {
     "'\\t'": "Indent with blanks, not tabs",
@@ -129,6 +103,8 @@ def collecting(problems: list[Problem], line: int | None, column: str) -> Iterat
         yield
     except UsageError as error:
         problems.append(Problem(error.message, error.remedy or "", line, column))
+    except RecursionError:
+        problems.append(Problem("a list contains itself", "Remove the alias", line, column))
 
 
 def entries_of(
@@ -188,15 +164,22 @@ def text_of(node: yaml.Node) -> str:
         isinstance(item, yaml.ScalarNode) for item in node.value
     ):
         return "+".join(text_of(item) for item in node.value)
-    raise UsageError(f"expected a text or a number, got a {_kind(node)}", "Write name: value")
+    kind = "list" if isinstance(node, yaml.SequenceNode) else "mapping"
+    raise UsageError(f"expected a text or a number, got a {kind}", "Write name: value")
 
 
-def _value_of(node: yaml.Node) -> Value:
-    """Return the value that YAML parses a scalar to."""
+def value_of(node: yaml.Node) -> Value:
+    """Return the value that YAML parses a scalar, or a list of them, to.
+
+    Raises:
+        UsageError: It is a mapping, or nothing that an argument can hold.
+    """
+    if isinstance(node, yaml.SequenceNode):
+        return [value_of(item) for item in node.value]
     if not isinstance(node, yaml.ScalarNode):
         raise UsageError(
-            f"expected a value, got a {_kind(node)}",
-            "Quote it if the program should get it as one text: '[1, 2]'",
+            "expected a value, got a mapping",
+            "Quote it if the program should get it as one text: '{a: 1}'",
         )
     if is_null(node) and not node.value:
         raise UsageError("expected a value, got nothing", 'Write it, or "" for an empty text')
@@ -211,131 +194,3 @@ def _value_of(node: yaml.Node) -> Value:
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise UsageError(f"{text!r} has characters that no argument may have", "Remove them")
     return value if isinstance(value, str | int | float | bool | None) else text
-
-
-def _kind(node: yaml.Node) -> str:
-    return "list" if isinstance(node, yaml.SequenceNode) else "mapping"
-
-
-def parse_parameters(
-    entry: Entry, method: SweepMethod, problems: list[Problem]
-) -> tuple[Parameter, ...]:
-    """Parse ``parameters:``; parameters that are wrong become problems."""
-    if not isinstance(entry.value, yaml.MappingNode) or not entry.value.value:
-        actual = "an empty one" if isinstance(entry.value, yaml.MappingNode) else "something else"
-        problems.append(
-            Problem(
-                f"expected a mapping of names to values, got {actual}",
-                "Write a parameter a line: lr: {values: [0.1, 0.01]}",
-                entry.line,
-                PARAMETERS,
-            )
-        )
-        return ()
-    parameters: list[Parameter] = []
-    for child in entries_of(entry.value, problems, PARAMETERS).values():
-        with collecting(problems, child.line, PARAMETERS):
-            parameter = _parameter(child, method, problems)
-            if parameter is not None:
-                parameters.append(parameter)
-    return tuple(parameters)
-
-
-def _parameter(entry: Entry, method: SweepMethod, problems: list[Problem]) -> Parameter | None:
-    name = entry.name
-    if _NAME.fullmatch(name) is None:
-        bare = name.lstrip("-")
-        remedy = f"Write {bare}" if _NAME.fullmatch(bare) else "Use letters, digits and dashes"
-        raise UsageError(f"expected the name of an option without its dashes, got {name!r}", remedy)
-    if not isinstance(entry.value, yaml.MappingNode):
-        return _choice(name, entry.value, problems)  # `lr: [0.1, 0.01]` has one meaning
-    keys = entries_of(entry.value, problems, PARAMETERS)
-    for key in keys:
-        if key not in _KEYS:
-            raise UsageError(
-                f"{name} has an unknown key {key!r}",
-                did_you_mean(key, _KEYS) or f"Write {name}: {{values: [0.1, 0.01]}}",
-            )
-    lists = [keys[key] for key in _LISTS if key in keys]
-    has_range = any(key in keys for key in (*_LIMITS, _DISTRIBUTION))
-    if len(lists) + has_range > 1:
-        raise UsageError(f"{name} has values twice, or values and a range", "Remove one of them")
-    if lists:
-        node = lists[0].value
-        if lists[0].name == _LISTS[0] and isinstance(node, yaml.ScalarNode):
-            raise UsageError(
-                f"{name}: expected a list of values, got {node.value!r}",
-                f"Write values: [{node.value}]",
-            )
-        return _choice(name, node, problems)
-    if not all(key in keys for key in _LIMITS):
-        raise UsageError(
-            f"{name} has no values", f"Write {name}: {{values: [0.1, 0.01]}}, or min and max"
-        )
-    if method is SweepMethod.GRID:
-        raise UsageError(
-            f"{name}: expected a list of values for a grid, got a range",
-            "List them, or write method: random and trials: 20",
-        )
-    return _range(name, keys)
-
-
-def _choice(name: str, node: yaml.Node, problems: list[Problem]) -> Choice | None:
-    items = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    if not items:
-        raise UsageError(f"{name} has no values", "Add one, or remove the parameter")
-    values: dict[str, Value] = {}
-    count = len(problems)
-    for item in items:
-        with collecting(problems, line_of(item), PARAMETERS):
-            try:
-                value = _value_of(item)
-            except UsageError as error:
-                raise UsageError(f"{name}: {error.message}", error.remedy) from None
-            if str(value) in values:
-                raise UsageError(
-                    f"{name}: {value} is written twice",
-                    "Remove one; repeat: 3 runs everything three times",
-                )
-            values[str(value)] = value
-    return Choice(name, tuple(values.values())) if len(problems) == count else None
-
-
-def _range(name: str, keys: Mapping[str, Entry]) -> Range:
-    texts = {key: text_of(keys[key].value) for key in _LIMITS}
-    low, high = (_number(f"{name}, {key}", text) for key, text in texts.items())
-    whole = all(_WHOLE.fullmatch(text) for text in texts.values())
-    distribution = Distribution.INT if whole else Distribution.UNIFORM
-    if _DISTRIBUTION in keys:
-        text = text_of(keys[_DISTRIBUTION].value).lower()
-        if text not in _DISTRIBUTIONS:
-            raise UsageError(
-                f"{name}: expected {', '.join(Distribution)} as distribution, got {text!r}",
-                did_you_mean(text, _DISTRIBUTIONS) or "Write distribution: uniform",
-            )
-        distribution = _DISTRIBUTIONS[text]
-    if low > high:
-        raise UsageError(f"{name}: expected min <= max, got {low:g} and {high:g}", "Swap them")
-    if distribution is Distribution.LOG_UNIFORM and low <= 0:
-        raise UsageError(
-            f"{name}: expected min > 0 for log_uniform, got {low:g}",
-            "Write the smallest value itself, not its logarithm",
-        )
-    if distribution is Distribution.INT and not (
-        low.is_integer() and high.is_integer() and max(abs(low), abs(high)) <= _LARGEST_INT
-    ):
-        raise UsageError(
-            f"{name}: expected whole numbers for int, got {low:g} and {high:g}",
-            "Write min: 1, max: 8",
-        )
-    return Range(name, low, high, distribution)
-
-
-def _number(where: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"{where}: expected a number, got {text!r}", "Write 0.1 or 1e-4")
-    return number

@@ -29,6 +29,7 @@ AT_START = (NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER)
 BARRED = WRITTEN | {Column.PARAMS}
 
 _PLACEHOLDER = re.compile(r"\{\{(?P<kept>[^{}]*)\}\}|(?<!\$)\{(?P<name>[^{}]*)\}")
+_BRACES = re.compile(r"(?<!\$)\{[^{}]*\}")
 #: For spaces within braces while a text is split; no argument can hold it.
 _SPACE = "\0"
 #: One word in braces, which must be a column.
@@ -78,6 +79,14 @@ class Placeholders:
             return match[0] if value is None else value
 
         return _PLACEHOLDER.sub(filled, word)
+
+    def escaped(self, text: str) -> str:
+        """Return a word that `fill` makes this text of."""
+
+        def kept(match: re.Match[str]) -> str:
+            return f"{{{match[0]}}}" if self._means_a_column(match[0][1:-1]) else match[0]
+
+        return _BRACES.sub(kept, text)
 
     def split(self, text: str) -> list[str]:
         """Split a command line as a shell would, without filling placeholders.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt import tags
+from radt.devices.machine import Machine
 from radt.environments.mlproject import read_project
-from radt.experiment.devices import Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.home import (

@@ -16,8 +16,8 @@ from typing import Self
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import LiveView
+from radt.devices.machine import Machine
 from radt.errors import CollectorError, ExperimentError, RunNotFoundError, StoreError
-from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan, actions, first_repeat
 from radt.experiment.source import open_source

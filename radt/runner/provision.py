@@ -15,11 +15,11 @@ from radt.collocation.ledger import Container, Entry, Ledger
 from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DevicePlan, Request, plan_devices
 from radt.collocation.setup import DeviceSetup, inventory_for
+from radt.devices.cpus import CpuTopology, assign_cpus, cpu_list
 from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
 from radt.environments.spec import EnvironmentKind, EnvironmentSpec
 from radt.errors import DeviceError, EnvironmentBuildError, UsageError
-from radt.experiment.devices import CpuTopology, assign_cpus, cpu_list
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.experiment.row import profiler_in_container

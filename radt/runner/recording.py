@@ -17,8 +17,8 @@ from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.manifest import RunnersEnd, ask_for_collection
 from radt.collector.protocol import CollectorStatus, LiveView
+from radt.devices.machine import Machine
 from radt.errors import CollectorError, RadtError
-from radt.experiment.devices import Machine
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.console import RunConsole

@@ -20,8 +20,8 @@ from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
+from radt.devices.machine import Machine
 from radt.errors import CollectorError, DeclinedError, RadtError
-from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock, shown_command, start_options
 from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, decide
 from radt.experiment.source import open_source

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from radt.cli.advise import command
 from radt.cli.validate import command as validate
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.listeners import registry

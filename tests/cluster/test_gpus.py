@@ -8,8 +8,8 @@ import pytest
 
 from radt.cluster.gpus import allocated_machine
 from radt.collocation.inventory import read_inventory
+from radt.devices.machine import Devices
 from radt.errors import DeviceError, UsageError
-from radt.experiment.devices import Devices
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_here, nvml_library, plain_gpu
 
 __all__ = ["nvml", "nvml_here", "nvml_library"]

@@ -12,8 +12,8 @@ from radt.cluster.same_node import on_one_node
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shape import JobArray, Shape, WorkloadKey
 from radt.cluster.simulated import SimulatedEngine
+from radt.devices.machine import Machine
 from radt.errors import UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.home import Home

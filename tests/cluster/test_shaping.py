@@ -14,8 +14,8 @@ from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
 from radt.cluster.shaping import arrays_for, ask_about, shape_text
+from radt.devices.machine import Machine
 from radt.errors import ClusterError, EngineAwayError, ExperimentError, Problem, SubmitLimitError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry

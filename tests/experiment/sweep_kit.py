@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan, RunPlan
 from radt.experiment.status import RowStatus
 from radt.experiment.sweep import SweepFile

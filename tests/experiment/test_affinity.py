@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radt.devices.cpus import CpuRequest, CpuTopology, PhysicalCore, assign_cpus, cpu_list
+from radt.devices.machine import Machine
 from radt.errors import Problem, UsageError
-from radt.experiment.devices import (
-    CpuRequest,
-    CpuTopology,
-    Machine,
-    PhysicalCore,
-    assign_cpus,
-    cpu_list,
-)
 from radt.experiment.plan import ExperimentPlan
 
 Plan = Callable[..., ExperimentPlan]

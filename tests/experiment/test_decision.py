@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from radt.collocation.spec import Collocation
-from radt.experiment.devices import Devices
+from radt.devices.machine import Devices
 from radt.experiment.plan import (
     Action,
     RunPlan,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from radt.devices.machine import Devices, Machine
 from radt.errors import UsageError
-from radt.experiment.devices import Devices, Machine
 from radt.nvml import Gpu
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError
-from radt.experiment.devices import Machine
 from radt.experiment.source import direct_plan
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice

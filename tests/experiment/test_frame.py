@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, HeldError, UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.frame import FrameExperiment, read_table, with_statuses
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import ExperimentFile

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import Problem, UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import ProgramKind, find_program
 from radt.experiment.source import direct_plan

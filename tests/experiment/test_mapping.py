@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.environments.spec import EnvironmentKind
 from radt.errors import Problem, UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import ProgramKind
 from radt.model import RunStatus

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 

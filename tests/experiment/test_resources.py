@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from radt.devices.machine import Devices, Machine
 from radt.errors import Problem, UsageError
-from radt.experiment.devices import Devices, Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.resources import GpuRequest, Resources, parse_time
 from radt.nvml import Gpu

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.collocation.spec import Collocation
+from radt.devices.cpus import CpuRequest
+from radt.devices.machine import Devices, Machine
 from radt.errors import UsageError
 from radt.experiment import columns, resources
 from radt.experiment.columns import SCHEMA_NAME, Column, fields
-from radt.experiment.devices import CpuRequest, Devices, Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.nvml import Gpu
 

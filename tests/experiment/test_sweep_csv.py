@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, HeldError, StatusError
-from radt.experiment.devices import Machine
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import open_source
 from radt.listeners.api import Registry

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem, UsageError
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.templates import Placeholders
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from radt.collocation.topology import GpuInventory, Inventory
+from radt.devices.machine import Machine
 from radt.errors import DeviceError, ExperimentError, Problem
 from radt.experiment.check import check_table
-from radt.experiment.devices import Machine
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.row import Place
 from radt.experiment.table import parse_table

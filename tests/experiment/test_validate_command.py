@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from radt.experiment.lock import ExperimentLock
+from radt.experiment.sweep_words import Style, words
 
 
 def validate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -121,3 +124,30 @@ def test_any_file_is_tried_on_cpus(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "on cpu" in done.stdout
     assert "experiment 7 is the one with this id at MLflow" in " ".join(done.stdout.split())
+
+
+def test_the_command_of_each_row_is_that_of_a_shell(folder: Path) -> None:
+    """What is shown is run by a real shell, and gives the program what the row gives it."""
+    values = ["it's", "a\nb\\", "\x1b[1m", "\x85\u2028", "é", [1, 2], True, None, "--x"]
+    (folder / "train.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    parameters = {"x": {"values": values}}
+    sweep = {"file": "train.py", "params": "--n 'a b'", "parameters": parameters}
+    (folder / "sweep.yaml").write_text(json.dumps(sweep))
+
+    done = validate(folder, "sweep.yaml", COLUMNS="200")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    commands = re.findall(r"\ba +train +(train\.py .*?) *$", done.stdout, re.MULTILINE)
+    found = [
+        json.loads(
+            subprocess.run(
+                ["bash", "-c", f"{sys.executable} {command}"],
+                cwd=folder,
+                env=os.environ | {"LC_ALL": "C.UTF-8"},
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+        for command in commands
+    ]
+    assert found == [["--n", "a b", *words("x", value, Style.OPTION)] for value in values]

@@ -15,7 +15,7 @@ import pytest
 from radt.collocation.planner import Request, plan_devices
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import profile_name
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry
 from tests.support.cards import divided, machine

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.machine import Machine
 from radt.errors import ExperimentError
-from radt.experiment.devices import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
 from radt.nvml import Gpu

@@ -6,7 +6,7 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
 from radt.nvml import Gpu

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.experiment.devices import Machine
+from radt.devices.machine import Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.source import open_source
 from radt.listeners import registry

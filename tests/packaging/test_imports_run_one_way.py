@@ -58,12 +58,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "journal": BASE | {"store"},
     "collocation": BASE,
     "environments": BASE,
-    "experiment": BASE | {"listeners", "collocation", "environments"},
+    "devices": frozenset({"errors", "nvml", "units"}),
+    "experiment": BASE | {"devices", "listeners", "collocation", "environments"},
     "delivery": BASE | {"store"},
     "importers": BASE | {"store", "delivery"},
     "compose": BASE | {"store"},
     "collector": BASE | {"store", "journal", "listeners", "collocation"},
-    "analysis": BASE | {"store", "experiment", "collocation", "listeners"},
+    "analysis": BASE | {"store", "devices", "experiment", "collocation", "listeners"},
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},
     "trace": BASE | {"store", "journal"},
@@ -74,12 +75,12 @@ ALLOWED: dict[str, frozenset[str]] = {
     | {"parent_watch", "procfs"},
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
-    | {"listeners", "analysis", "render"},
+    | {"devices", "listeners", "analysis", "render"},
     "cluster": BASE
     | {"runner", "experiment", "delivery", "store", "collector"}
-    | {"collocation", "listeners"},
+    | {"collocation", "devices", "listeners"},
     "selftest": BASE | {"store", "collector", "collocation", "listeners", "analysis"},
-    "api": BASE | {"runner", "experiment", "listeners", "collocation", "cluster"},
+    "api": BASE | {"runner", "devices", "experiment", "listeners", "collocation", "cluster"},
     # The System page says what the machine, its collector and what it brings elsewhere are at.
     "frontend": BASE
     | {"store", "delivery", "importers", "analysis", "render", "trace"}
@@ -97,7 +98,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         "load",
         "trace",
     }
-    | {"listeners", "frontend", "collocation", "environments"}
+    | {"listeners", "frontend", "collocation", "devices", "environments"}
     | {"selftest", "compose", "cluster"},
     "mlflow_plugin": frozenset({"run"}),
     "__main__": frozenset({"cli"}),

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from radt.collocation.spec import Collocation
+from radt.devices.machine import Devices
 from radt.errors import UsageError
-from radt.experiment.devices import Devices
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, ProgramKind
 from radt.model import RunStatus

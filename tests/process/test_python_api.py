@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,12 @@ with radt.Run() as run:
     run.log_metric("loss", 1.0)
 print("arguments", *sys.argv[1:])
 raise SystemExit(3 if "--fail" in sys.argv else 0)
+"""
+
+#: Keeps its arguments.
+ECHO = """\
+import json, os, pathlib, sys
+pathlib.Path(f"{os.getpid()}.argv").write_text(json.dumps(sys.argv[1:]))
 """
 
 #: Tells that it runs, then waits for the test, or for a signal.
@@ -153,9 +160,11 @@ def test_a_file_is_run_as_by_the_command_line(notebook: Notebook) -> None:
 
 
 def test_a_sweep_is_a_row_a_run(notebook: Notebook) -> None:
+    notebook.bench.script("echo.py", ECHO)
     path = notebook.bench.experiment(
-        "file: train.py # mine\ndevices: cpu\nmethod: random\nat_once: 2\ntrials: 2\n"
-        "parameters:\n  lr: {min: 0.1, max: 0.2}\n",
+        "file: echo.py # mine\ndevices: cpu\nmethod: random\nat_once: 2\ntrials: 2\n"
+        "parameters:\n  lr: {min: 0.1, max: 0.2}\n  amp: {value: true}\n  note: {value: null}\n"
+        '  tag: {value: "it\'s a\\n-b"}\n  sizes: {values: [[1, -2]]}\n',
         "sweep.yaml",
     )
 
@@ -165,11 +174,17 @@ def test_a_sweep_is_a_row_a_run(notebook: Notebook) -> None:
 
     assert table["Status"] == ["FINISHED", "FINISHED"]
     assert table["Workload"] == ["000", "000"]
-    assert table["Params"] == [f"--lr {lr}" for lr in table["lr"]]
+    rest = ["--amp", "--tag", "it's a\n-b", "--sizes", "1", "-2"]
+    assert [shlex.split(str(text)) for text in table["Params"]] == [
+        ["--lr", str(lr), *rest] for lr in table["lr"]
+    ]
+    assert table["sizes"] == [[1, -2]] * 2 and table["note"] == [None] * 2
     written = path.with_suffix(".csv").read_text(encoding="utf-8")
     assert all(str(run) in written for run in table["Run"])
     runs = [notebook.bench.reader.find_run(str(run)) for run in table["Run"]]
     assert len({run.workload_id for run in runs}) == 1
+    passed = [json.loads(each.read_text()) for each in notebook.bench.folder.glob("*.argv")]
+    assert sorted(passed) == sorted(["--lr", str(lr), *rest] for lr in table["lr"])
     again = notebook.bench.radt("sweep.yaml")
     assert path.with_suffix(".csv").read_text(encoding="utf-8") == written, again.stdout
 

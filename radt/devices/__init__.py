@@ -1,0 +1,1 @@
+"""The devices of machines and of runs: GPUs and CPUs."""
