@@ -31,7 +31,7 @@ from radt.run.exits import exit_of_process, watch_exit
 from radt.run.history import History
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitReached, LimitWatch
-from radt.run.notices import say, warn_once
+from radt.run.notices import warn_once
 from radt.run.standalone import RunOptions, is_quiet, parse_listeners
 from radt.run.target import Part, Target, find_target, inside_a_run
 from radt.run.torch_options import TorchWishes
@@ -293,9 +293,9 @@ def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
 def _child(parent: Off, options: RunOptions, place: Place) -> Recording:
     name = options.name or parent.name or "run"
     if not is_quiet():
-        say(
-            f"this block is a run of its own, {name!r}: {parent.name or 'the run'!r}, of which it "
-            "becomes a child, is the first block's"
+        warn_once(
+            f"{parent.name or 'the run'!r} is the run of the first block; each further block is a "
+            "run of its own below it"
         )
     return _new_child(parent, name, options, place)
 

@@ -17,8 +17,8 @@ SCRIPTS = {
     "loop": several.LOOP,
     "trackio": several.TRACKIO,
     "wandb": several.WANDB,
-    "mlflow": several.MLFLOW_LOOP,
-    "mlflow-threads": several.MLFLOW_THREADS,
+    "starts": several.MLFLOW_LOOP,
+    "starts-in-threads": several.MLFLOW_THREADS,
 }
 
 
