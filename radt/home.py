@@ -7,6 +7,7 @@
     ├── radt.db           the sample store
     ├── artifacts/        MLflow's artifacts
     ├── logs/             output of detached runners
+    ├── place             where this folder is (`radt.store.place`)
     └── runs/RUN_ID/      spool of one run
         ├── journal/      what the training process writes, one folder a process
         ├── artifacts/    files on their way to the artifact store
@@ -122,8 +123,12 @@ class Home:
         return self.path / "logs"
 
     @property
+    def mlflow_database(self) -> Path:
+        return self.path / "mlflow.db"
+
+    @property
     def default_tracking_uri(self) -> str:
-        return sqlite_uri(self.path / "mlflow.db")
+        return sqlite_uri(self.mlflow_database)
 
     def tracking_uri(
         self, explicit: str | None = None, *, warn: Callable[[str], None] | None = None

@@ -57,6 +57,17 @@ class Destination:
         """Return the command line of a process that gives way to nobody."""
         return [sys.executable, "-P", "-m", self.way.module, "--store", str(self.store)]
 
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the store was moved or deleted; its new place is delivered from there."""
+        try:
+            self.store.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            pass  # gives no information about the file
+        return False
+
     def environment(self) -> dict[str, str]:
         """Return the URI as a variable, as the process list would show its password."""
         return {self.way.variable: self.uri}
@@ -225,6 +236,10 @@ class Deliverer:
         self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
     def _start(self, now_s: float) -> None:
+        if self._destination.is_gone:
+            log.warning("%s ends: %s is gone", self._destination.way.work, self._destination.store)
+            self._closing, self._news = True, False
+            return
         env = {
             name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)
         }

@@ -37,6 +37,7 @@ from radt.journal.reader import JournalReader
 from radt.model import RunStatus
 from radt.procfs import boot_id, is_shortage
 from radt.run_name import family_of
+from radt.store.place import COPIED
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -100,11 +101,11 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     waiting = [
         run_id  # its collector ends it; until it does, what it left is left
         for run_id in left_ids
-        if states.has(run_id)
+        if states.has(run_id, home.store_path)
         and not states.owned(run_id)
         and has_journals(home.run_dir(run_id).path)
     ]
-    left_ids = {run_id for run_id in left_ids if not states.has(run_id)}
+    left_ids = {run_id for run_id in left_ids if not states.has(run_id, home.store_path)}
     runs = {run.run_id: run for run in reader.runs(run_ids=sorted(left_ids))}
     boot_ns = clock.now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     described, unknown, failed = _described(home, left_ids - runs.keys())
@@ -114,7 +115,7 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
         run_id: run
         for run_id, run in runs.items()
         # Whether a run of another machine still runs cannot be determined here.
-        if run.host == platform.node() and not states.has(run_id)
+        if run.host == platform.node() and not states.has(run_id, home.store_path)
     }
     ended: list[str] = []
     drained: list[str] = []
@@ -197,7 +198,7 @@ class _Leftover:
         """
         if self.journals.being_written:
             return False
-        if self._run.ended_ns is not None:
+        if self._run.ended_ns is not None or self._run.end_reason == COPIED:
             return True
         if self._manifest is not None and self._manifest.run.has_runner:
             return self._end is not None or not self._manifest.alive
@@ -277,6 +278,8 @@ class _Leftover:
     @property
     def _why(self) -> str:
         """Return why the run was never ended."""
+        if self._run.end_reason:
+            return self._run.end_reason
         manifest = self._manifest
         if manifest is None or manifest.boot != boot_id():
             return REASON

@@ -20,7 +20,7 @@ from typing import Any
 from radt.clock import Clock
 from radt.collector.protocol import StandaloneRun
 from radt.errors import JournalError
-from radt.home import runtime_dir
+from radt.home import Home, runtime_dir
 from radt.journal.format import LABELS_FOLDER
 from radt.masking import masked
 from radt.model import RunStatus
@@ -63,7 +63,8 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest | None:
         """Return the manifest in a run's folder, None if there is none.
 
-        The folder may have moved since: the run's store and spool are taken from its current place.
+        The folder may have moved since: the run's store, its spool and the tracking URI of the
+        folder's own MLflow are those of its current place.
 
         Raises:
             JournalError: It cannot be understood.
@@ -88,9 +89,10 @@ class Manifest:
                 f"{path} describes no run that can be recorded from there",
                 "Use one version of radt for training and for collecting",
             )
-        registration = replace(
-            run.registration, spool=str(folder), store_path=str(folder.parent.parent / "radt.db")
-        )
+        home, former = Home(folder.parent.parent), Home(Path(run.registration.store_path).parent)
+        registration = replace(run.registration, spool=str(folder), store_path=str(home.store_path))
+        if registration.tracking_uri == former.default_tracking_uri:
+            registration = replace(registration, tracking_uri=home.default_tracking_uri)
         return cls(replace(run, registration=registration), boot, ticks, offset_ns, version)
 
     def write(self) -> None:

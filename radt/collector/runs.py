@@ -416,15 +416,21 @@ class RunStates:
         temporary.write_text(json.dumps(run.to_json()), encoding="utf-8")
         os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
 
-    def has(self, run_id: str) -> bool:
-        """Return whether a run of this boot is being recorded."""
+    def has(self, run_id: str, store: Path) -> bool:
+        """Return whether a run of this boot is being recorded into a store.
+
+        The store's folder may be a copy of the one that it is recorded into.
+        """
         try:
             known = json.loads(self._path(run_id).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return False
         except (ValueError, OSError):
             return True  # unknown, so no other process may take it
-        return not isinstance(known, dict) or known.get("boot") == boot_id()
+        if not isinstance(known, dict):
+            return True
+        elsewhere = known.get("registration", {}).get("store_path", str(store)) != str(store)
+        return known.get("boot") == boot_id() and not elsewhere
 
     def owned(self, run_id: str) -> bool:
         """Return whether the process that is to end a run is alive, as far as known."""

@@ -74,7 +74,6 @@ class StoreSink:
         self._stopping = False
         self._writer: StoreWriter | None = None
         self._reader: StoreReader | None = None
-        self._identity: tuple[int, int] | None = None
         self._recorders: dict[str, RunRecorder] = {}
         self._backoff_s = _FIRST_BACKOFF_S
         self._notified_s = 0.0
@@ -189,7 +188,12 @@ class StoreSink:
         """Return whether the store exists, or a run without a runner may create it."""
         if self._writer is not None or self.path.exists():
             return True
-        if any(run.standalone is not None and run.ending is None for run in runs):
+        if any(
+            run.standalone is not None
+            and run.ending is None
+            and Path(run.registration.spool).is_dir()  # else its data folder was moved or deleted
+            for run in runs
+        ):
             return True
         for run in runs:
             self._give_up(run, f"the store {self.path} does not exist")
@@ -204,8 +208,6 @@ class StoreSink:
         self._writer = StoreWriter(self.path)
         try:
             self._reader = StoreReader(self.path)
-            status = self.path.stat()
-            self._identity = status.st_dev, status.st_ino
         except BaseException:
             self._close()  # all of it is done again
             raise
@@ -221,16 +223,7 @@ class StoreSink:
                 self.idle_since_s = time.monotonic()
 
     def _vanished(self) -> bool:
-        """Return whether the open file was deleted or replaced, which SQLite would not notice."""
-        if self._identity is None:
-            return False
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False  # gives no information about the file
-        return (status.st_dev, status.st_ino) != self._identity
+        return self._writer is not None and self._writer.vanished
 
     def _lost(self) -> None:
         log.error("the store %s was deleted; its runs are given up", self.path)
@@ -389,7 +382,7 @@ class StoreSink:
             self._reader.close()
         if self._writer is not None:
             self._writer.close()
-        self._reader = self._writer = self._identity = None
+        self._reader = self._writer = None
         for recorder in self._recorders.values():
             recorder.close()
         self._recorders.clear()

@@ -21,7 +21,7 @@ _LABELS = "labels"
 _AT_A_TIME = 500
 
 _UNDELIVERED = text(
-    "SELECT run_id, spool FROM run WHERE delivery_done_ns IS NULL AND tracking_uri <> '' "
+    "SELECT run_id FROM run WHERE delivery_done_ns IS NULL AND tracking_uri <> '' "
     "AND spool <> '' AND host = :host ORDER BY run_id"
 )
 
@@ -56,13 +56,14 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
                 run_id,
             )
     with reader.snapshot() as connection:
-        rows = connection.execute(_UNDELIVERED, {"host": platform.node()}).all()
-    for run_id, spool in rows:
-        if not Path(spool).is_dir():
+        run_ids = connection.execute(_UNDELIVERED, {"host": platform.node()}).scalars().all()
+    for run_id in run_ids:
+        folder = home.run_dir(run_id).path
+        if not folder.is_dir():
             yield Finding(
                 Trouble.SPOOL,
                 f"run {run_id}",
-                f"its folder {spool} is gone, and MLflow may not have all that was in it",
+                f"its folder {folder} is gone, and MLflow may not have all that was in it",
                 "Move it back if it was moved; otherwise its content is lost",
                 run_id,
             )

@@ -54,7 +54,8 @@ class SqliteBackend(Backend):
 
     def make_room(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Not its parents: a project that was renamed during a run would begin anew where it was
+            self.path.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise StoreError(
                 f"the folder of the store {self.path} cannot be created: {error.strerror}",

@@ -17,10 +17,11 @@ from sqlalchemy import Connection, TextClause
 from radt.errors import ReadOnlyStoreError, StoreError
 from radt.model import RunStatus
 from radt.run_name import number_of, numbered
-from radt.store import tables
+from radt.store import place, tables
 from radt.store.backend import StoreAddress
 from radt.store.database import backend_of
 from radt.store.migrations import prepare_to_write
+from radt.store.place import OpenFile
 from radt.store.records import (
     GapRecord,
     JournalCursor,
@@ -76,6 +77,7 @@ class StoreWriter:
         self._connection: Connection | None = None
         self._doomed = False
         self._closed = False
+        self._file: OpenFile | None = None
         # Both are per run and cleared when a transaction is rolled back.
         self._series: dict[str, set[int]] = {}
         self._loose: dict[str, dict[int, Loose]] = {}
@@ -89,12 +91,27 @@ class StoreWriter:
             if self.address.path is not None:
                 with self._engine.begin() as connection:
                     tables.hide_passwords(connection)
+                place.repair(self.address.path, self._engine)
+                self._file = OpenFile.at(self.address.path)
 
     @property
     def path(self) -> Path:
         """Return the file; only for a store in a file."""
         assert self.address.path is not None
         return self.address.path
+
+    @property
+    def vanished(self) -> bool:
+        """Return whether the file was moved, replaced or deleted since it was opened."""
+        return self._file is not None and self._file.vanished
+
+    def check_in_place(self) -> None:
+        """Raise StoreError if the file has vanished: SQLite would go on writing to it."""
+        if self.vanished:
+            raise StoreError(
+                f"the store {self.address} was moved or deleted while it was open",
+                "Run `radt sync` in its new place",
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +147,7 @@ class StoreWriter:
     def _outermost_transaction(self) -> Iterator[None]:
         if self._closed:
             raise StoreError(f"the store {self.address} is closed")
+        self.check_in_place()
         self._doomed = False
         try:
             with self._backend.translated_errors(), self._engine.begin() as self._connection:

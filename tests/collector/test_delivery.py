@@ -26,6 +26,15 @@ for line in sys.stdin:
 out.write("end\\n")
 """
 
+STORE = Path("radt.db")
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is there, in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    STORE.touch()
+
 
 @dataclass(frozen=True, slots=True)
 class _Recorded(Destination):
@@ -40,7 +49,7 @@ class Recorded:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.deliverer = Deliverer(_Recorded(Path("store"), "http://u:pw@host", record=str(path)))
+        self.deliverer = Deliverer(_Recorded(STORE, "http://u:pw@host", record=str(path)))
 
     @property
     def lines(self) -> list[str]:
@@ -77,6 +86,14 @@ def test_a_dead_one_is_started_again_and_told(recorded: Recorded) -> None:
     assert len([line for line in recorded.lines if line.startswith("start")]) == 2
     deliverer.kill()
     assert deliverer.gone
+
+
+def test_a_store_that_has_moved_is_not_delivered_from_where_it_was(recorded: Recorded) -> None:
+    STORE.rename("moved.db")
+    recorded.deliverer.ensure({})
+    recorded.deliverer.check()
+    assert recorded.deliverer.gone
+    assert recorded.lines == []
 
 
 def test_another_environment_needs_another_process(recorded: Recorded) -> None:
@@ -130,7 +147,7 @@ class Machine:
 
 def test_what_nobody_waits_for_waits_for_the_runs(tmp_path: Path) -> None:
     machine, record = Machine(), tmp_path / "record"
-    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 3600.0, machine)
+    deliverer = Deliverer(_Recorded(STORE, "uri", record=str(record)), 3600.0, machine)
     deliverer.ensure({})
     deliverer.poke()
     deliverer.check()
@@ -146,9 +163,7 @@ def test_what_nobody_waits_for_waits_for_the_runs(tmp_path: Path) -> None:
 
 
 def test_what_waited_long_enough_is_uploaded_beside_a_run(tmp_path: Path) -> None:
-    deliverer = Deliverer(
-        _Recorded(Path("store"), "uri", record=str(tmp_path / "record")), 0.2, Machine()
-    )
+    deliverer = Deliverer(_Recorded(STORE, "uri", record=str(tmp_path / "record")), 0.2, Machine())
     deliverer.ensure({})
     assert not deliverer.running
     wait_for(lambda: deliverer.check() or deliverer.running)
@@ -157,7 +172,7 @@ def test_what_waited_long_enough_is_uploaded_beside_a_run(tmp_path: Path) -> Non
 
 def test_the_end_of_the_collector_uploads_what_waits(tmp_path: Path) -> None:
     record = tmp_path / "record"
-    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 3600.0, Machine())
+    deliverer = Deliverer(_Recorded(STORE, "uri", record=str(record)), 3600.0, Machine())
     deliverer.ensure({})
     deliverer.close()
     wait_for(lambda: deliverer.check() or deliverer.gone)
@@ -166,7 +181,7 @@ def test_the_end_of_the_collector_uploads_what_waits(tmp_path: Path) -> None:
 
 def test_who_waits_gets_a_process_that_gives_way_to_nobody(tmp_path: Path) -> None:
     machine, record = Machine(), tmp_path / "record"
-    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 3600.0, machine)
+    deliverer = Deliverer(_Recorded(STORE, "uri", record=str(record)), 3600.0, machine)
     deliverer.ensure({})
     deliverer.hurry()
     wait_for(lambda: record.exists() and "news" in record.read_text())
@@ -178,7 +193,7 @@ def test_who_waits_gets_a_process_that_gives_way_to_nobody(tmp_path: Path) -> No
     assert deliverer.pid == first, "it is quick enough"
     deliverer.kill()
 
-    deliverer = Deliverer(_Recorded(Path("store"), "uri", record=str(record)), 0.01, machine)
+    deliverer = Deliverer(_Recorded(STORE, "uri", record=str(record)), 0.01, machine)
     deliverer.ensure({})
     wait_for(lambda: deliverer.check() or deliverer.running)
     nice = deliverer.pid

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -153,13 +152,17 @@ def test_the_command_says_what_is_wrong_and_exits_with_1(
 
 @SQLITE_ONLY
 def test_a_folder_that_went_too_early_is_found(
-    tmp_path: Path, home: Home, put_run: PutRun, execute: Execute
+    home: Home, put_run: PutRun, execute: Execute
 ) -> None:
-    spool = tmp_path / "absent"
-    put_run(points=20, spool=str(spool), host=platform.node(), tracking_uri="sqlite:///x.db")
+    run_id = put_run(
+        points=20, spool="/former/place", host=platform.node(), tracking_uri="sqlite:///x.db"
+    )
+    folder = home.run_dir(run_id).path
     assert "no findings" in run_check("--no-mlflow", code=0)
     execute("UPDATE run SET delivery_done_ns = NULL")
-    assert f"its folder {spool} is gone" in run_check("--no-mlflow", code=1)
+    assert f"its folder {folder} is gone" in run_check("--no-mlflow", code=1)
+    folder.mkdir(parents=True)
+    assert "no findings" in run_check("--no-mlflow", code=0)
 
 
 @SQLITE_ONLY

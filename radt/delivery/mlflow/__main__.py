@@ -18,7 +18,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from radt.paths import is_database
 
 if TYPE_CHECKING:
     from radt.delivery.mlflow.target import MlflowTarget
+    from radt.store.writer import StoreWriter
 
 log = logging.getLogger("radt.delivery.mlflow")
 
@@ -119,7 +120,6 @@ def _deliver(order: Order) -> int:
     # Imported late: a process that waits for its turn does not need it.
     from radt.clock import Clock
     from radt.delivery.mlflow.archives import Archiver, archive_interval_s
-    from radt.delivery.mlflow.database import use_wal
     from radt.delivery.mlflow.runs import RunCreator
     from radt.delivery.mlflow.target import MlflowTarget
     from radt.delivery.mlflow.threads import RunCreatorThread, UploaderThread
@@ -132,11 +132,8 @@ def _deliver(order: Order) -> int:
     gc.freeze()  # exclude MLflow's hundreds of thousands of objects from garbage collection
     gc.enable()
     since_ns = Clock.for_machine().now_ns()
-    if order.home is not None and (database := order.home.path / "mlflow.db").exists():
-        try:
-            use_wal(database)
-        except sqlite3.Error as error:
-            log.warning("cannot enable the write-ahead log of %s: %s", database, error)
+    if order.home is not None:
+        _use_wal(order.home.mlflow_database)
     try:
         reader, writer = StoreReader(order.store), StoreWriter(order.store)
     except RadtError:
@@ -154,10 +151,12 @@ def _deliver(order: Order) -> int:
     )
     archive_s = archive_interval_s()
     archiver = None if archive_s is None else Archiver(order.store, archive_s)
-    # A database has one writer at a time; a server handles concurrency itself.
-    before_request: Callable[[], object] = creator.idle.wait
-    if target.is_server:
-        before_request = _nothing
+
+    def before_request() -> None:
+        writer.check_in_place()
+        if not target.is_server:  # a database has one writer at a time
+            creator.idle.wait()
+
     uploader = UploaderThread(
         Uploader(target, reader, writer, before_request, archiver),
         reader,
@@ -177,6 +176,7 @@ def _deliver(order: Order) -> int:
             if has_news or token != previous:
                 creator_wakeup.poke()
                 uploader_wakeup.poke()
+        _check_in_place(writer)
         _check_not_stuck(target, reports)
     # First create all MLflow runs, then fill them.
     for thread, wakeup in ((creator, creator_wakeup), (uploader, uploader_wakeup)):
@@ -189,8 +189,22 @@ def _deliver(order: Order) -> int:
     return 0
 
 
-def _nothing() -> None:
-    pass
+def _use_wal(database: Path) -> None:
+    from radt.delivery.mlflow.database import use_wal
+
+    if database.exists():
+        try:
+            use_wal(database)
+        except sqlite3.Error as error:
+            log.warning("cannot enable the write-ahead log of %s: %s", database, error)
+
+
+def _check_in_place(writer: StoreWriter) -> None:
+    """Exit if the store was moved or deleted: its new place has an uploader of its own."""
+    if writer.vanished:
+        log.warning("the store %s was moved or deleted", writer.path)
+        logging.shutdown()
+        os._exit(0)
 
 
 def _check_not_stuck(target: MlflowTarget, reports: Reports) -> None:

@@ -13,6 +13,7 @@ from radt.delivery.postgres.shipment import Content, contents
 from radt.masking import masked
 from radt.store.backend import StoreAddress
 from radt.store.database import ReadDatabase, backend_of
+from radt.store.place import COPIED, OpenFile
 from radt.store.points import StoredChunks, chunks_after
 from radt.store.records import (
     GapRecord,
@@ -25,14 +26,15 @@ from radt.store.records import (
 from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS
 
 #: Live runs first, then the newest. Runs thinned here are not copied, as their copies would pass
-#: for complete.
+#: for complete, nor is part of a run that another data folder has completely.
 _DUE_RUNS = text(
     "SELECT run.run_id, run.revision, run.ended_ns IS NOT NULL FROM run "
     "LEFT JOIN replicated ON replicated.target = :target AND replicated.key = run.run_id "
     "WHERE (replicated.revision IS NULL OR replicated.revision < run.revision) "
     "AND NOT EXISTS (SELECT 1 FROM pruned WHERE pruned.run_id = run.run_id) "
+    "AND run.end_reason <> :copied "
     "ORDER BY run.ended_ns IS NOT NULL, COALESCE(run.ended_ns, run.created_ns) DESC, run.run_id"
-)
+).bindparams(copied=COPIED)
 _DUE_WORKLOADS = text(
     "SELECT workload.workload_id, workload.revision FROM workload "
     "LEFT JOIN replicated ON replicated.target = :target "
@@ -92,20 +94,14 @@ class LocalStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._database = ReadDatabase(StoreAddress.of(path))
-        self._file = _file_of(path)
+        self._file = OpenFile.at(path)
 
     def close(self) -> None:
         self._database.close()
 
     @property
     def vanished(self) -> bool:
-        """Return whether the open file was deleted or replaced, which SQLite would not notice."""
-        try:
-            return _file_of(self.path) != self._file
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False  # gives no information about the file
+        return self._file.vanished
 
     def change_token(self) -> int:
         """Return a number that changes with every write."""
@@ -242,8 +238,3 @@ class ReplicationCursor:
         """Compare every run again."""
         with self._backend.translated_errors(), self._engine.begin() as connection:
             connection.execute(_UNMARK, {"target": target})
-
-
-def _file_of(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
