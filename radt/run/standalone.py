@@ -29,6 +29,7 @@ from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus, short_id
 from radt.params import command_params
 from radt.procfs import start_ticks
 from radt.run.notices import say, warn_once
+from radt.run.parameters import read_parameters
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
 from radt.run_name import script_name
@@ -134,7 +135,7 @@ class RunOptions:
     experiment: str | None = None
     workload: str | None = None
     listeners: str | Sequence[str] | None = None
-    params: Mapping[str, object] | None = None
+    params: object = None
     home: Path | str | None = None
     torch: bool | None = None
     is_session: bool = False
@@ -327,7 +328,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         host=socket.gethostname(),
         devices=devices,
         params={name: text for name, text in params.items() if text}
-        | {str(name): str(value) for name, value in (options.params or {}).items()},
+        | read_parameters(options.params),
         tags=tags | _inventory(folder, target.run_dir.artifacts),
         pid=os.getpid(),
         started_monotonic_ns=time.monotonic_ns(),
