@@ -27,6 +27,7 @@ from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
 from radt.masking import masked
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus, short_id
 from radt.params import command_params
+from radt.paths import has_moved
 from radt.procfs import start_ticks
 from radt.run.notices import say, warn_once
 from radt.run.parameters import read_parameters
@@ -103,14 +104,14 @@ def is_quiet() -> bool:
 
 
 def _shown(path: Path) -> Path:
-    """Return the path relative to the current folder if it is below it."""
+    """Return the path relative to the current folder if it is below it, and always was."""
     here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    return path.relative_to(here) if path.is_relative_to(here) and not has_moved() else path
 
 
 def _home_option(home: Home) -> str:
     """Return the option that commands need to find a data folder from here, with a space before."""
-    if home.path == Home.resolve(warn=warn_once).path:
+    if home.path == Home.resolve(warn=warn_once).path and not has_moved():
         return ""
     return f" --home {shlex.quote(str(_shown(home.path)))}"
 
