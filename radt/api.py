@@ -79,6 +79,7 @@ def run_experiment(
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
     from radt.home import Home
     from radt.listeners import registry
+    from radt.paths import start_folder
     from radt.runner.start import start_experiment
     from radt.settings import Settings
 
@@ -86,10 +87,10 @@ def run_experiment(
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     if path is not None and fresh:
         raise UsageError("fresh is for tables", f"Empty the Status cells of {path}")
-    values = Settings.of(Path.cwd() if path is None else path.absolute().parent)
+    values = Settings.of(start_folder() if path is None else path.absolute().parent)
     values.check()
     chosen = _options(values, options)
-    data = Home(Path(home).absolute() if home is not None else values[settings.HOME])
+    data = Home.resolve(values[settings.HOME] if home is None else home)
     if path is None:
         assert frame is not None
         table = FrameExperiment.of(frame)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from radt.errors import UsageError
 from radt.masking import is_postgres, with_driver
-from radt.paths import sqlite_uri
+from radt.paths import expanded, sqlite_uri, start_folder
 
 HOME_VARIABLE = "RADT_HOME"
 #: MLflow's address, for a run that began before MLflow had it (`radt.run.mlflow_calls`).
@@ -96,6 +96,8 @@ class Home:
     ) -> Home:
         """The folder given, else ``$RADT_HOME``, else as settings say; nothing is created.
 
+        A leading ``~`` is expanded; relative paths start in `radt.paths.start_folder`.
+
         Args:
             explicit: The folder given.
             warn: Told what is wrong with the settings file, which then does not count; training
@@ -105,10 +107,11 @@ class Home:
             UsageError: Something is wrong with the settings file, and there is no ``warn``.
         """
         if chosen := explicit or os.environ.get(HOME_VARIABLE):
-            return cls(Path(chosen).absolute())
+            path = expanded(os.fspath(chosen))
+            return cls(path if path.is_absolute() else start_folder() / path)
         from radt.settings import HOME, value_for_script  # costs a run of a runner nothing
 
-        return cls(value_for_script(HOME, warn).absolute())
+        return cls(value_for_script(HOME, warn))
 
     @property
     def store_path(self) -> Path:
@@ -212,7 +215,7 @@ def runtime_dir() -> Path:
     """
     explicit = os.environ.get(RUNTIME_VARIABLE)
     if explicit:
-        path = Path(explicit)
+        path = expanded(explicit)
     elif xdg := os.environ.get("XDG_RUNTIME_DIR"):
         path = Path(xdg) / "radt"
     else:

@@ -1,11 +1,13 @@
-"""Paths that users choose: looked up with a report instead of a traceback, and as URIs."""
+"""Paths that users choose: where relative ones start, looked up with a report, and as URIs."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from radt.errors import UsageError, cut
@@ -33,6 +35,49 @@ def lookups() -> Iterator[None]:
 def expanded(text: str) -> Path:
     """Return the path, with ``~`` as the user's folder; one of an unknown user stays as it is."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - pathlib raises where there is no user
+
+
+def start_folder() -> Path:
+    """Return the folder that the program was started in, where relative data folders start.
+
+    Jobs of Hydra run in folders of their own, and a script may change its working folder before it
+    imports radt. Hydra knows where it was started, and so does Python for a script that was given
+    by a relative path (``python train.py``). Otherwise (a notebook, ``-m``, an absolute path) this
+    is the current folder. ``$PWD`` cannot replace it: Jupyter and others that start a process in
+    another folder leave it as it was.
+    """
+    return _start_of_hydra() or _start_of_script() or Path.cwd()
+
+
+def has_moved() -> bool:
+    """Return whether the working folder has changed, so that relative paths may mislead.
+
+    Where the start is not known, ``$PWD`` hints at it.
+    """
+    start = _start_of_hydra() or _start_of_script() or os.environ.get("PWD")
+    try:
+        return start is not None and not Path.cwd().samefile(start)
+    except OSError:
+        return True
+
+
+def _start_of_hydra() -> Path | None:
+    hydra: Any = sys.modules.get("hydra.core.hydra_config")
+    try:
+        start = Path(hydra.HydraConfig.get().runtime.cwd)
+    except Exception:  # noqa: BLE001 - there is no Hydra, or no job of it that runs
+        return None
+    return start if start.is_dir() else None
+
+
+def _start_of_script() -> Path | None:
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    folder = os.path.abspath(os.path.dirname(file))  # noqa: PTH100, PTH120 - links stay
+    if folder == os.path.dirname(sys.executable) or file in sys.orig_argv:  # noqa: PTH120
+        return None  # an installed command, such as pytest; or an absolute path
+    # Python puts the working folder before a relative path, and changes nothing else.
+    endings = [f"/{word}" for word in sys.orig_argv[1:]]
+    return next((Path(file.removesuffix(each)) for each in endings if file.endswith(each)), None)
 
 
 def sqlite_uri(database: Path) -> str:

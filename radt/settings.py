@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from radt import setting_values
 from radt.errors import UsageError
+from radt.paths import start_folder
 from radt.setting_values import (
     CLUSTER,
     COUNT,
@@ -422,7 +423,7 @@ class Settings:
         self.file = file
         self._given = given or {}
         self._environ = environ
-        self._folder = folder or Path.cwd()
+        self._folder = folder or start_folder()
 
     @classmethod
     def of(
@@ -517,7 +518,7 @@ def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> Fo
 
 
 def value_for_script(setting: Setting[T], warn: Callable[[str], None] | None) -> T:
-    """What the settings file of the current folder says, else the default.
+    """What the settings file of the folder says that the program was started in, else the default.
 
     Args:
         setting: The setting.
@@ -527,7 +528,7 @@ def value_for_script(setting: Setting[T], warn: Callable[[str], None] | None) ->
         UsageError: The settings file cannot be read, or has no value of its kind there.
     """
     try:
-        return Settings.of(Path.cwd(), environ={})[setting]
+        return Settings.of(start_folder(), environ={})[setting]
     except (UsageError, OSError) as error:
         if warn is None:
             raise

@@ -246,8 +246,8 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
 def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]:
     """Return what the query's terms on metrics compare, by key.
 
-    A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value unless it is a parameter or tag;
-    or `TIME_PER_EPOCH`.
+    A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value, unless a parameter or tag has
+    this name (``lr.min``); or `TIME_PER_EPOCH`.
 
     Raises:
         StoreError: The store cannot be read.
@@ -255,11 +255,11 @@ def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]
     known = {name.metric.casefold(): name.metric for name in metric_names(source)}
     meant: dict[str, tuple[str, Statistic]] = {}
     keys = {ALIASES.get(term.key, term.key) for term in query.terms} - {*TEXTS, *TIMES}
-    for key in keys - {TIME_PER_EPOCH}:
+    for key in keys - {TIME_PER_EPOCH, *texts.keys}:
         metric, _, statistic = key.rpartition(".")
         if metric in known and statistic in list(Statistic):
             meant[key] = known[metric], Statistic(statistic)
-        elif key in known and key not in texts.keys:
+        elif key in known:
             meant[key] = known[key], Statistic.LAST
     columns = metric_columns(source, [metric for metric, _ in meant.values()])
     times = {TIME_PER_EPOCH: time_per_epoch_s(source)} if TIME_PER_EPOCH in keys else {}

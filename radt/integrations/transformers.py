@@ -174,7 +174,7 @@ def _arguments(args: Any) -> Iterator[tuple[str, Any]]:
         is_default = value in (default, getattr(default, "value", default))
         # Some that are None become False.
         if one.name in _ALWAYS or not (is_default or (default is None and not value)):
-            yield one.name, getattr(value, "value", value)
+            yield one.name, value
 
 
 def _configuration(config: Any) -> dict[str, Any]:

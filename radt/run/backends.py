@@ -30,6 +30,7 @@ from radt.journal.writer import JournalWriter
 from radt.model import RunStatus
 from radt.run.notices import warn_once
 from radt.run.off import NullJournal
+from radt.run.parameters import read_parameters
 from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, StandaloneSession
 from radt.run.target import NAME_VARIABLE, Part, Target
@@ -109,7 +110,7 @@ class Joined(Off):
         another process if it has the same name, or none, or is a rank of a distributed training.
         """
         if self.has_had_block:
-            return not (options.name or options.params or options.is_session)
+            return not (options.name or options.params is not None or options.is_session)
         return self.is_for(options.name or "")
 
     def is_for(self, name: str) -> bool:
@@ -231,7 +232,7 @@ class Standalone(Off):
             has_runner=False,
             pid=os.getpid(),
             started_monotonic_ns=time.monotonic_ns(),
-            params={str(key): str(value) for key, value in (options.params or {}).items()},
+            params=read_parameters(options.params),
             tags=tags,
         )
         with ExitStack() as undone:

@@ -14,6 +14,7 @@ from radt.errors import UsageError
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import LogScalar
 from radt.run.notices import warn_once
+from radt.run.parameters import first_level, read_parameters
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class Logging(Protocol):
     def history(self) -> History: ...
     @property
     def log_metric(self) -> LogScalar: ...
-    def log_params(self, params: Mapping[str, object]) -> None: ...
+    def log_params(self, params: object) -> None: ...
     def set_tag(self, name: str, value: object) -> None: ...
 
 
@@ -181,7 +182,7 @@ class Config(_Values):
         self.update({name: value})
 
     def update(self, values: Any = (), allow_val_change: bool | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - W&B's
-        """Record parameters from a dictionary, or the attributes of an object (argparse's).
+        """Record parameters, of any kind of configuration (`radt.Run.log_params`).
 
         Args:
             values: The parameters.
@@ -190,13 +191,13 @@ class Config(_Values):
         run = self._run()
         if run is None:
             return
-        given = _as_mapping(values)
+        given = first_level(values)
         run.history.config.update(given)
-        run.log_params(dict(flattened(given)))
+        run.log_params(read_parameters(given))
 
     def setdefaults(self, values: Any) -> None:
         """Record the parameters that are not set yet."""
-        self.update({n: value for n, value in _as_mapping(values).items() if n not in self})
+        self.update({n: value for n, value in first_level(values).items() if n not in self})
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy."""
@@ -222,18 +223,3 @@ class Summary(_Values):
                 run.log_metric(part, to_number(single))
             except TypeError:
                 run.set_tag(checked_name(part), single)
-
-
-def _as_mapping(values: Any) -> dict[str, Any]:
-    if isinstance(values, Mapping):
-        return {str(name): value for name, value in values.items()}
-    if hasattr(values, "__dict__"):  # argparse's Namespace, a dataclass
-        return {n: value for n, value in vars(values).items() if not n.startswith("_")}
-    try:
-        return {str(name): value for name, value in dict(values).items()}
-    except (TypeError, ValueError):
-        warn_once(
-            "parameters are taken from a dictionary or an object with attributes, not from a "
-            f"{type(values).__name__}; these are not recorded"
-        )
-        return {}

@@ -32,6 +32,7 @@ from radt.run.history import History
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitReached, LimitWatch
 from radt.run.notices import warn_once
+from radt.run.parameters import read_parameters
 from radt.run.standalone import RunOptions, is_quiet, parse_listeners
 from radt.run.target import Part, Target, find_target, inside_a_run
 from radt.run.torch_options import TorchWishes
@@ -256,8 +257,8 @@ def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> Recordin
             recording.is_session = options.is_session
             is_begun = recording.target.part in (Part.OWNER, Part.CHILD)
         recording.depth += 1
-    if options.params and not is_begun:  # else its first lines say them
-        values = {str(name): str(value) for name, value in options.params.items()}
+    if options.params is not None and not is_begun:  # else its first lines say them
+        values = read_parameters(options.params)
         recording.backend.journal.say(EventKind.PARAMS, values=values)
     return recording
 

@@ -35,6 +35,7 @@ from radt.run.media import (
 )
 from radt.run.notices import warn_once
 from radt.run.off import NullJournal
+from radt.run.parameters import read_parameters
 from radt.run.recording import (
     Joining,
     Place,
@@ -79,7 +80,7 @@ class Run:
         experiment: Experiment of the run; the script's name if None.
         workload: Label of its workload; none if None.
         listeners: As in an experiment file: ``"top+smi@500ms"``, a list of them, or ``"none"``.
-        params: Parameters to log at the start.
+        params: Parameters to log at the start; of any kind of configuration, see `log_params`.
         home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
         torch: Record PyTorch's memory every second; if None, as in the experiment file (``torch``
             in Listeners).
@@ -107,7 +108,7 @@ class Run:
         experiment: str | None = None,
         workload: str | None = None,
         listeners: str | Sequence[str] | None = None,
-        params: Mapping[str, object] | None = None,
+        params: object = None,
         home: str | os.PathLike[str] | None = None,
         torch: bool | None = None,
         max_epoch: int | None = None,
@@ -297,16 +298,27 @@ class Run:
     def log_param(self, name: str, value: object) -> None:
         """Record a parameter as text; a later value replaces an earlier one.
 
+        A nested value becomes several parameters, with dots in their names: ``opt.lr``.
+
         Raises:
             TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
         self.log_params({name: value})
 
-    def log_params(self, params: Mapping[str, object]) -> None:
-        """Record several parameters; errors as in `log_param`."""
-        values = {checked_name(name, "parameter"): str(value) for name, value in params.items()}
-        self._journal.say(EventKind.PARAMS, values=values)
+    def log_params(self, params: object) -> None:
+        """Record several parameters; errors as in `log_param`.
+
+        Args:
+            params: A dictionary, argparse's namespace, absl's ``FLAGS``, a configuration of
+                OmegaConf, Hydra or ml_collections, a data class, named tuple, attrs class, pydantic
+                model, or any object with attributes. Names of nested values are joined by dots:
+                ``opt.lr``. A list is one value, unless its items are nested: ``layers.0.size``.
+                A warning names what cannot be read.
+        """
+        for name in params if isinstance(params, Mapping) else ():
+            checked_name(name, "parameter")
+        self._journal.say(EventKind.PARAMS, values=read_parameters(params))
 
     def set_tag(self, name: str, value: object) -> None:
         """Record a tag as text; a later value replaces an earlier one.
@@ -466,7 +478,7 @@ class Run:
 
     # Children --------------------------------------------------------------------------------
 
-    def child(self, name: str, params: Mapping[str, object] | None = None) -> Run:
+    def child(self, name: str, params: object = None) -> Run:
         """Begin a run within this one, for one of several trainings that this process does.
 
         ``with run.child("lenet") as child: child.log_metric("loss", 0.3)``. Several may be open at
@@ -476,7 +488,7 @@ class Run:
 
         Args:
             name: Its name. A name that is used again is another run.
-            params: Parameters to log at the start.
+            params: Parameters to log at the start, as in `log_params`.
 
         Raises:
             TypeError: The name is not a string.

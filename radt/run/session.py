@@ -65,7 +65,7 @@ def init(
     Args:
         project: The experiment.
         name: Name of the run.
-        config: Parameters: a dictionary, or an object with attributes.
+        config: Parameters, of any kind of configuration (`radt.Run.log_params`).
         tags: Recorded as one tag named ``tags``.
         group: The workload.
         notes: Recorded as a tag.

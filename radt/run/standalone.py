@@ -27,8 +27,10 @@ from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
 from radt.masking import masked
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus, short_id
 from radt.params import command_params
+from radt.paths import has_moved
 from radt.procfs import start_ticks
 from radt.run.notices import say, warn_once
+from radt.run.parameters import read_parameters
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
 from radt.run_name import script_name
@@ -102,14 +104,14 @@ def is_quiet() -> bool:
 
 
 def _shown(path: Path) -> Path:
-    """Return the path relative to the current folder if it is below it."""
+    """Return the path relative to the current folder if it is below it, and always was."""
     here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    return path.relative_to(here) if path.is_relative_to(here) and not has_moved() else path
 
 
 def _home_option(home: Home) -> str:
     """Return the option that commands need to find a data folder from here, with a space before."""
-    if home.path == Home.resolve(warn=warn_once).path:
+    if home.path == Home.resolve(warn=warn_once).path and not has_moved():
         return ""
     return f" --home {shlex.quote(str(_shown(home.path)))}"
 
@@ -134,7 +136,7 @@ class RunOptions:
     experiment: str | None = None
     workload: str | None = None
     listeners: str | Sequence[str] | None = None
-    params: Mapping[str, object] | None = None
+    params: object = None
     home: Path | str | None = None
     torch: bool | None = None
     is_session: bool = False
@@ -327,7 +329,7 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         host=socket.gethostname(),
         devices=devices,
         params={name: text for name, text in params.items() if text}
-        | {str(name): str(value) for name, value in (options.params or {}).items()},
+        | read_parameters(options.params),
         tags=tags | _inventory(folder, target.run_dir.artifacts),
         pid=os.getpid(),
         started_monotonic_ns=time.monotonic_ns(),

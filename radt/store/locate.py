@@ -18,6 +18,7 @@ from typing import Any, Self
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
 from radt.masking import is_postgres, with_driver
+from radt.paths import start_folder
 from radt.settings import DASHBOARD_LOAD_URI, HOME, STORE_URI, TRACKING_URI, Setting, Settings
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -45,8 +46,8 @@ class Places:
         """
         given: dict[Setting[Any], str | None] = {STORE_URI: store_uri}
         given[HOME] = None if home is None else str(home)
-        settings = Settings.of(Path.cwd(), given)
-        file = StoreAddress.of(Home(settings[HOME].absolute()).store_path)
+        settings = Settings.of(start_folder(), given)
+        file = StoreAddress.of(Home(settings[HOME]).store_path)
         if home is not None and store_uri is None:
             return cls(file, is_chosen=True)
         uri = settings[STORE_URI] or _shared_tracking_uri(settings)

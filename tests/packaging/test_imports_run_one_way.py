@@ -40,7 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "run_name": frozenset({"params"}),
     "packages": frozenset(),
     "setting_values": frozenset({"errors", "masking", "paths", "units"}),
-    "settings": frozenset({"errors", "masking", "setting_values"}),
+    "settings": frozenset({"errors", "masking", "paths", "setting_values"}),
     "backoff": frozenset(),
     "paths": frozenset({"errors"}),
     "parent_watch": frozenset(),

@@ -46,7 +46,7 @@ class Scripts:
         process = subprocess.Popen(
             [sys.executable, str(path), *arguments],
             cwd=self.folder,
-            env=self.env | env,
+            env=self.env | {"PWD": str(self.folder)} | env,  # as a shell has it
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

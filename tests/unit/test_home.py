@@ -1,4 +1,4 @@
-"""Which MLflow a data folder's runs go to."""
+"""Which folder data are kept in, and which MLflow its runs go to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from radt.home import Home
+from radt.home import Home, runtime_dir
+from radt.settings import HOME, Settings
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,44 @@ def test_the_nearest_tracking_uri_counts(
         else:
             monkeypatch.setenv(name, value)
     assert Home(Path("/data")).tracking_uri(explicit) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("~/data", "HOME/data"),
+        ("~", "HOME"),
+        ("~root/data", "/root/data"),
+        ("~nobody-has-this-name/data", "HERE/~nobody-has-this-name/data"),
+        ("data/~", "HERE/data/~"),
+    ],
+)
+def test_the_users_folder_is_expanded_everywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = Path(expected.replace("HOME", str(tmp_path)).replace("HERE", str(here)))
+    assert Home.resolve(text).path == Home.resolve(Path(text)).path == path
+    monkeypatch.setenv("RADT_HOME", text)
+    assert Home.resolve().path == Settings.of(here)[HOME] == path
+
+
+def test_the_users_folder_is_expanded_for_the_runtime_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RADT_RUNTIME_DIR", "~/runtime")
+    assert runtime_dir() == tmp_path / "runtime"
+
+
+def test_an_absolute_folder_needs_no_working_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert Home.resolve(tmp_path).path == tmp_path
