@@ -131,7 +131,7 @@ class EventLog:
     """Appends lines atomically. Not thread-safe.
 
     The script may close the descriptor (libraries for daemons close all) and get its number for a
-    file of its own, so each use checks that it still is the events file.
+    file of its own: `reopen` comes before whatever uses it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -162,7 +162,6 @@ class EventLog:
         Raises:
             OSError: The event could not be written; the file is unchanged.
         """
-        self.reopen()
         line = sealed_line({"event": kind} | dict(fields))
         data = (TAKEN_BACK if self._torn else b"") + line + b"\n"
         before = os.fstat(self._descriptor).st_size

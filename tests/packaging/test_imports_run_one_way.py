@@ -27,6 +27,8 @@ BASE = frozenset(
         "paths",
         "tags",
         "usage",
+        "user_script",
+        "git",
     }
 )
 #: What each part may import, besides itself. ARCHITECTURE.md shows the picture.
@@ -48,11 +50,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "parent_watch": frozenset(),
     "tags": frozenset(),
     "usage": frozenset(),
+    "user_script": frozenset({"run_name"}),
     "technique_metrics": frozenset(),
     "home": frozenset({"errors", "masking", "paths", "settings"}),
     "clock": frozenset({"errors", "home", "procfs"}),
     "nvml": frozenset(),
-    "inventory": frozenset({"nvml", "packages", "tags"}),
+    "git": frozenset(),
+    "inventory": frozenset({"git", "nvml", "packages", "tags"}),
     "procfs": frozenset(),
     "schemas": frozenset(),
     "listeners": frozenset({"model", "errors", "nvml", "procfs", "home"}),
