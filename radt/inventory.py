@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from radt.git import ask_git, repository_of
 from radt.nvml import Gpu, list_gpus
 from radt.packages import LIST_PACKAGES, installed
 from radt.tags import (
@@ -31,18 +32,9 @@ from radt.tags import (
     PYTHON,
 )
 
-_GIT_TIMEOUT_S = 10.0
 _PACKAGES_TIMEOUT_S = 60.0
 #: Rows of one workload are prepared within this time and share one reading of git.
 _GIT_FRESH_S = 2.0
-#: These would make git look at another repository than the script's.
-_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
-
-#: Without fsmonitor: a repository's own settings could make it start a daemon.
-_GIT_STATUS = (
-    *("git", "-c", "core.fsmonitor=false", "status"),
-    *("--porcelain=v2", "--branch", "--untracked-files=no"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,26 +191,17 @@ def read_git(folder: Path) -> GitState:
 
 
 def _ask_git(folder: Path) -> GitState:
-    environment = {key: text for key, text in os.environ.items() if key not in _GIT_VARIABLES}
-    # Without optional locks a status never disturbs the user's own git commands.
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    if folder.is_dir() and repository_of(folder) is None:
+        return GitState()
     try:
-        answer = subprocess.run(
-            [*_GIT_STATUS],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
+        answer = ask_git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     except FileNotFoundError as error:
         missing = "git is not installed" if error.filename == "git" else f"no folder {folder}"
         return GitState(problem=f"the git commit is unknown: {missing}")
     except (OSError, subprocess.TimeoutExpired) as error:
         return GitState(problem=f"the git commit is unknown: {error}")
     if answer.returncode != 0:
-        complaint = answer.stderr.decode(errors="replace").strip()
+        complaint = " ".join(answer.stderr.decode(errors="replace").split())
         if "not a git repository" in complaint:
             return GitState()
         return GitState(problem=f"the git commit is unknown: {complaint}")

@@ -8,9 +8,12 @@ Imports the standard library only.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
+import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -249,6 +252,64 @@ class ProcessId:
             return
         finally:
             os.close(process)
+
+
+#: A pidfd's ioctl since Linux 6.15, and what it fills in: struct pidfd_info of <linux/pidfd.h>.
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO = struct.Struct("=Q8x11Ii")
+_PIDFD_INFO_EXIT = 1 << 3
+
+
+class ExitWatch:
+    """Learns how a process ends that is not a child of this one; it must be alive now."""
+
+    def __init__(self, process: ProcessId) -> None:
+        self._process = process
+        self._descriptor = -1
+        with suppress(OSError):  # it has ended
+            self._descriptor = os.pidfd_open(process.pid)
+        if not process.alive:  # so the id may be another process' by now
+            self.close()
+
+    def exit_code(self) -> int | None:
+        """Return the exit code once it has ended, negative for a signal.
+
+        None if unknown: before Linux 6.15, the kernel reports it only until the parent has waited.
+        """
+        for status in (self._status, self._zombies_status, self._status):
+            if (number := status()) is not None:
+                return os.waitstatus_to_exitcode(number)
+        return None
+
+    def _status(self) -> int | None:
+        info = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *(0,) * 12))
+        try:
+            fcntl.ioctl(self._descriptor, _PIDFD_GET_INFO, info)
+        except (OSError, ValueError):  # an older kernel, or it was not alive
+            return None
+        mask, *_, status = _PIDFD_INFO.unpack(info)
+        return status if mask & _PIDFD_INFO_EXIT else None
+
+    def _zombies_status(self) -> int | None:
+        text = read(f"/proc/{self._process.pid}/stat", 4096)
+        stat = _stat_in(text, self._process.pid) if text else None
+        if stat is None or stat.alive or stat.started_ticks != self._process.started_ticks:
+            return None
+        return int(text.split()[-1])
+
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGTERM."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _has_process(pid: int) -> bool:

@@ -6,7 +6,6 @@ In an operand such as ``study/three@gpu-01``, names may contain ``/`` and ``@`` 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from radt.analysis.series_quantities import KnownSeries, SeriesQuantity
 from radt.analysis.summaries import WorkloadSummary
 from radt.analysis.window_spec import WindowSpec
 from radt.errors import UsageError
+from radt.git import ask_git
 from radt.store.locate import Places, Readers
 from radt.store.reader import MIN_PREFIX, StoreReader
 from radt.store.records import RunRecord
@@ -402,7 +402,6 @@ def _narrowed(rest: str) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-_TIMEOUT_S = 10.0
 #: Characters of a commit in messages.
 SHORT_COMMIT = 7
 
@@ -414,17 +413,8 @@ def resolve_commit(name: str, folder: Path) -> str | None:
     """
     if name.startswith("-"):  # git would parse it as an option
         return None
-    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        answer = ask_git(folder, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except (OSError, subprocess.TimeoutExpired):
         return None
     commit = answer.stdout.decode(errors="replace").strip()

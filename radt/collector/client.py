@@ -34,6 +34,7 @@ from radt.collector.protocol import (
     socket_path,
 )
 from radt.collector.start import log_path, start_guardian, starting
+from radt.descriptors import identity
 from radt.errors import CollectorError, RadtError
 from radt.model import RunStatus
 from radt.procfs import process_stat
@@ -100,6 +101,7 @@ class CollectorClient:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._socket: socket.socket | None = None
+        self._identity: tuple[int, int] | None = None
         self._received = b""
         self._registrations: dict[str, Registration] = {}
         self._started: dict[str, dict[str, Any]] = {}
@@ -323,7 +325,8 @@ class CollectorClient:
         """Talk over the connection, reconnecting when it breaks (a collector may exit)."""
         while True:
             try:
-                if self._socket is None:
+                if self._socket is None or not self._is_ours(self._socket):
+                    self._drop()
                     self._open(deadline)
                 return talk()
             except OSError as error:
@@ -430,6 +433,7 @@ class CollectorClient:
                     "Set RADT_RUNTIME_DIR to a folder with a short path that is yours",
                 ) from error
             else:
+                self._identity = identity(connection.fileno())
                 return connection
             if time.monotonic() >= deadline:
                 return None
@@ -451,9 +455,15 @@ class CollectorClient:
             self._registrations = {}
             self._started = {}
 
+    def _is_ours(self, connection: socket.socket) -> bool:
+        """Return whether it is open: the script may have closed it, and use its number itself."""
+        return identity(connection.fileno()) == self._identity
+
     def _drop(self) -> None:
         if self._socket is not None:
-            self._socket.close()
+            if self._is_ours(self._socket):
+                self._socket.close()
+            self._socket.detach()
         self._socket = None
         self._received = b""
 

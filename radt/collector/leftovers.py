@@ -29,7 +29,7 @@ from radt.collector.manifest import (
 )
 from radt.collector.routing import Numbering
 from radt.collector.rows import put_rows, row_of
-from radt.collector.runs import RunStates
+from radt.collector.runs import NO_WORD, RunStates
 from radt.collector.totals import total_batches
 from radt.errors import JournalError
 from radt.home import Home, runtime_dir
@@ -46,8 +46,6 @@ from radt.usage import discard_usage
 log = logging.getLogger(__name__)
 
 REASON = "the machine was restarted"
-#: End of a script that recorded no outcome.
-NO_WORD = "its process ended without a word"
 #: The end of a run whose runner did not come to it.
 RUNNER_KILLED = "its runner was killed"
 

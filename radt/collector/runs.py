@@ -34,11 +34,13 @@ from radt.collector.routing import (
 )
 from radt.listeners.api import Metric, Occurrence, Target
 from radt.model import MissingReason, RunStatus
-from radt.procfs import ProcessId, boot_id
+from radt.procfs import ExitWatch, ProcessId, boot_id, signal_name
 from radt.store.records import LedgerRecord
 
 #: How often open gaps are stored.
 _GAP_STORE_NS = 5_000_000_000
+#: End of a script of which nobody knows more.
+NO_WORD = "its process ended without a word, and its exit code is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,22 @@ class Ending:
     exit_code: int | None = None
     reason: str = ""
     fallback: RunStatus = RunStatus.FINISHED
+
+    @classmethod
+    def of_exit(cls, code: int | None) -> Ending:
+        """Return the end, now, of a script whose process exited before it ended the run.
+
+        It may have become another program (``os.execv``), so its exit code says how the run ended,
+        as that of a row does. ``code`` is negative for a signal, None if unknown.
+        """
+        reason, fallback = "", RunStatus.FINISHED
+        if code is None:
+            reason, fallback = NO_WORD, RunStatus.KILLED
+        elif code < 0:
+            reason, fallback = f"killed by {signal_name(-code)}", RunStatus.KILLED
+        elif code > 0:
+            reason, fallback = f"exit code {code}", RunStatus.FAILED
+        return cls(time.monotonic_ns(), exit_code=code, reason=reason, fallback=fallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +97,8 @@ class ActiveRun:
         self.devices = registration.devices
         self.started_ns: int | None = None
         self.ending: Ending | None = None
+        #: Of a script that ends its run itself.
+        self.exit_watch: ExitWatch | None = None
         #: CPU time of the tracker while the run ran, in seconds; None if unknown.
         self.tracker_cpu_s: float | None = None
         self._tracker_began_s: float | None = None

@@ -28,7 +28,7 @@ from radt.journal.reader import JournalReader
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
-from radt.procfs import ProcessId, is_shortage
+from radt.procfs import ExitWatch, ProcessId, is_shortage
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from radt.tags import LISTENERS
@@ -309,9 +309,8 @@ class Service:
     def orphaned(self, run: ActiveRun) -> None:
         """End a run whose owner has died without finishing it."""
         if run.standalone is not None:
-            reason = "the process ended without finishing the run"
-            ended_ns = time.monotonic_ns()
-            self._end(run, Ending(ended_ns, reason=reason, fallback=RunStatus.KILLED))
+            code = None if run.exit_watch is None else run.exit_watch.exit_code()
+            self._end(run, Ending.of_exit(code))
             return
         if self._end_as_noted(run):
             return
@@ -412,6 +411,8 @@ class Service:
             known = self._runs.get(run.run_id)
             if known is None:
                 self._runs[run.run_id] = run
+                if run.standalone is not None and run.owner is not None:
+                    run.exit_watch = ExitWatch(run.owner)
                 self._remember(run)
                 self._sink(Path(run.registration.store_path))
         self._deliverers.ensure(run.registration)
@@ -473,6 +474,8 @@ class Service:
 
     def _ended(self, run: ActiveRun) -> None:
         """Remove a run that the store has completely, or never will have."""
+        if run.exit_watch is not None:
+            run.exit_watch.close()
         self._pool.unsubscribe(run.run_id)
         self._table.forget(run.run_id)
         self._memory.forget(run.run_id)

@@ -118,17 +118,17 @@ def find_program(text: str, folders: Sequence[Path], *, own_python: bool = True)
     return Program(kind, path.parent.resolve() / path.name)
 
 
-def launched_script(arguments: Sequence[str]) -> int | None:
-    """Return the position of the script, or of a module's name, among a launcher's arguments.
+def launched_script(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the name and the arguments of the script or module that a launcher starts, if any.
 
     >>> launched_script(["--nproc-per-node", "2", "train.py", "--lr", "0.1"])
-    2
+    ('train', ('--lr', '0.1'))
     """
     for position, argument in enumerate(arguments):
-        if argument.endswith(".py"):
-            return position
-        if position and arguments[position - 1] in ("-m", "--module"):
-            return position
+        is_module = position > 0 and arguments[position - 1] in ("-m", "--module")
+        if is_module or argument.endswith(".py"):
+            name = argument if is_module else Path(argument).stem
+            return name, tuple(arguments[position + 1 :])
     return None
 
 

@@ -199,9 +199,9 @@ def _called(given: str, arguments: Sequence[str]) -> str:
     A launcher on PATH gives it the name of the script that it launches.
     """
     if "/" not in given and not given.endswith(".py") and not Path(given).exists():
-        at = launched_script(arguments)
-        if at is not None:
-            return Path(arguments[at]).stem
+        launched = launched_script(arguments)
+        if launched is not None:
+            return launched[0]
     module = given.removeprefix("-m").strip()
     return module if module != given.strip() else Path(given).stem or "run"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ from typing import Any
 
 import radt
 from radt.clock import Clock
+from radt.descriptors import identity, map_shared
 from radt.journal.format import (
     BLOCK_BYTES,
     BLOCK_SLOTS,
@@ -54,14 +54,14 @@ class Segment:
 
     Its disk blocks are allocated here, so that a full disk is an error of this call: writing to a
     mapping without a block kills the process (SIGBUS). The pages are also loaded here, to spare
-    logging a page fault for each.
+    logging a page fault for each. No descriptor stays open.
 
     Raises:
         OSError: The disk is full, a quota or file size limit is exceeded, or the folder does not
             exist.
     """
 
-    __slots__ = ("_file", "_unsealed", "records", "reserve", "take", "written")
+    __slots__ = ("_seals", "_unsealed", "records", "reserve", "take", "written")
 
     def __init__(self, folder: str, number: int) -> None:
         path = f"{folder}/{segment_name(number)}"
@@ -69,14 +69,13 @@ class Segment:
         descriptor = os.open(path, flags, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, HEAD_BYTES + SEGMENT_BYTES)
-            how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            self._file = mmap.mmap(descriptor, HEAD_BYTES + SEGMENT_BYTES, flags=how)
+            whole = map_shared(descriptor, HEAD_BYTES + SEGMENT_BYTES)
         except BaseException:
             os.unlink(path)  # noqa: PTH108 - part of the time that logging waits
             raise
         finally:
             os.close(descriptor)
-        whole = memoryview(self._file)
+        self._seals = whole[:RESERVE_OFFSET]
         self.records = whole[HEAD_BYTES:]
         self.reserve = whole[RESERVE_OFFSET : RESERVE_OFFSET + RECORD_BYTES]
         #: Its only item is how many slots are written.
@@ -113,7 +112,7 @@ class Segment:
         data = bytes(self.records[start : start + slots * RECORD_BYTES])
         if 0 in data[_KIND_OFFSET::RECORD_BYTES]:
             return False
-        SEAL.pack_into(self._file, block * SEAL.size, seal_of(data))
+        SEAL.pack_into(self._seals, block * SEAL.size, seal_of(data))
         return True
 
 
@@ -129,15 +128,33 @@ def discard(folder: str, number: int) -> None:
 
 
 class EventLog:
-    """Appends lines atomically. Not thread-safe."""
+    """Appends lines atomically. Not thread-safe.
+
+    The script may close the descriptor (libraries for daemons close all) and get its number for a
+    file of its own: `reopen` comes before whatever uses it.
+    """
 
     def __init__(self, folder: str) -> None:
+        self._path = f"{folder}/{EVENTS_FILE}"
+        self._torn = False
+        self._open()
+
+    def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(f"{folder}/{EVENTS_FILE}", flags, 0o600)
+        self._descriptor = os.open(self._path, flags, 0o600)
+        self._identity = identity(self._descriptor)
         # Shows that the process is alive, also outside its container.
         with suppress(OSError):  # a file system without locks; readers use the process id
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._torn = False
+
+    def reopen(self) -> None:
+        """Open the file again if the script has closed its descriptor.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        if identity(self._descriptor) != self._identity:
+            self._open()
 
     def append(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
         """Write one event.
@@ -165,11 +182,16 @@ class EventLog:
             self._torn = True
 
     def size(self) -> int:
-        """Return the size of the file in bytes."""
-        return os.fstat(self._descriptor).st_size
+        """Return the size of the file in bytes; 0 if the script has closed it and it is gone."""
+        with suppress(OSError):
+            self.reopen()
+            return os.fstat(self._descriptor).st_size
+        return 0
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Close the file, unless the script has."""
+        if identity(self._descriptor) == self._identity:
+            os.close(self._descriptor)
 
 
 # The folder ---------------------------------------------------------------------------------------

@@ -326,6 +326,8 @@ class JournalWriter:
             self._folder = create_folder(self._journal, main=self._main, rank=self._rank)
         if self._events is None:
             self._events = EventLog(self._folder)
+        else:
+            self._events.reopen()
         return self._events
 
     def _id_of(self, name: str) -> int | None:

@@ -33,9 +33,9 @@ from radt.run.notices import say, warn_once
 from radt.run.parameters import read_parameters
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
-from radt.run_name import script_name
 from radt.tags import COLLOCATION, DEVICES, LETTER, MLFLOW_RUN, PROFILED, WORKLOAD
 from radt.units import duration
+from radt.user_script import user_script
 
 _DEVICE = re.compile(r"nvidia\d+")
 
@@ -291,16 +291,12 @@ def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, .
 
 
 def _describe(target: Target, options: RunOptions) -> StandaloneRun:
-    script = _script()
-    stem = script.stem if script is not None else "interactive"
+    script = user_script()
     listeners = parse_listeners(options.listeners)
     gpus = visible_gpus()
     tracking_uri = target.home.tracking_uri(warn=warn_once)
     devices = "+".join(gpus) or "cpu"
-    arguments = sys.argv[1:]
-    params = command_params(
-        script.name if script is not None else "", shlex.join(arguments), arguments
-    )
+    params = command_params(script.file, shlex.join(script.arguments), script.arguments)
     tags = {DEVICES: devices, COLLOCATION: "-"}
     if any(choice.name == TRACE_WORD for choice in listeners):
         tags[PROFILED] = TRACE_WORD
@@ -308,7 +304,6 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         tags[MLFLOW_RUN] = options.mlflow_run
     if options.workload:
         tags |= {WORKLOAD: options.workload, LETTER: "a"}
-    folder = script.parent if script is not None else Path.cwd()
     return StandaloneRun(
         registration=Registration(
             run_id=target.run_id,
@@ -323,14 +318,14 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         workload_id=uuid.uuid4().hex,
         experiment=options.experiment or experiment_of_script(),
         workload=options.workload or "",
-        name=options.name or (stem if options.workload else script_name(stem, arguments)),
+        name=options.name or (script.name if options.workload else script.run_name),
         is_numbered=not (options.name or options.workload),
         command=shlex.join(sys.orig_argv),
         host=socket.gethostname(),
         devices=devices,
         params={name: text for name, text in params.items() if text}
         | read_parameters(options.params),
-        tags=tags | _inventory(folder, target.run_dir.artifacts),
+        tags=tags | _inventory(script.folder, target.run_dir.artifacts),
         pid=os.getpid(),
         started_monotonic_ns=time.monotonic_ns(),
     )
@@ -338,19 +333,13 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
 
 def experiment_of_script() -> str:
     """Return the experiment of runs for which the script names none."""
-    script = _script()
-    stem = script.stem if script is not None else "interactive"
-    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or stem
-
-
-def _script() -> Path | None:
-    """Return the script that was started; None in a notebook or an interpreter."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(file).resolve() if file else None
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or user_script().name
 
 
 def _inventory(folder: Path, artifacts: Path) -> dict[str, str]:
     from radt.inventory import collect_inventory  # only needed here
 
     inventory = collect_inventory(folder, artifacts)
+    for problem in inventory.problems:
+        warn_once(problem)
     return inventory.tags

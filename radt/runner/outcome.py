@@ -11,6 +11,7 @@ from pathlib import Path
 from radt.errors import RadtError
 from radt.experiment.plan import RunPlan
 from radt.model import Role, RunStatus
+from radt.procfs import signal_name
 from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
 from radt.runner.process import Exit
 from radt.units import duration_text
@@ -123,18 +124,11 @@ def _by_its_own_words(exit_: Exit, words: OutputDiagnosis) -> RunEnd | None:
 
 def _otherwise(exit_: Exit) -> RunEnd:
     if exit_.code < 0:
-        return RunEnd(RunStatus.KILLED, f"killed by {_signal_name(-exit_.code)}")
+        return RunEnd(RunStatus.KILLED, f"killed by {signal_name(-exit_.code)}")
     reason = f"exit code {exit_.code}"
     if _SHELL_SIGNAL < exit_.code <= _SHELL_SIGNAL + signal.SIGSYS:
-        reason += f" (as shells report {_signal_name(exit_.code - _SHELL_SIGNAL)})"
+        reason += f" (as shells report {signal_name(exit_.code - _SHELL_SIGNAL)})"
     return RunEnd(RunStatus.FAILED, reason)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 #: The reason of runs that Ctrl-C or `radt stop` ended.

@@ -27,7 +27,7 @@ from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind, launched_script
 from radt.home import RunDir
-from radt.inventory import collect_inventory
+from radt.inventory import Inventory, collect_inventory
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.params import command_params
@@ -64,6 +64,7 @@ class RecordedRun:
     run_id: str
     run_dir: RunDir
     profilers: Profilers
+    inventory: Inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,12 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
         _with_folder(session, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
     ]
     runs, problem = _record(session, pending, runs, workload_id, series_id)
-    warnings = _register(session, runs)
+    # The same for each row mostly; an ordered set.
+    warnings = dict.fromkeys(text for run in runs for text in run.inventory.problems)
+    warnings |= dict.fromkeys(_register(session, runs))
     if problem is not None:
         session.presence.note_problem(problem.message)
-    return RecordedWorkload(workload_id, runs, warnings, in_store=problem is None)
+    return RecordedWorkload(workload_id, runs, list(warnings), in_store=problem is None)
 
 
 def _is_numbered(row: RunPlan) -> bool:
@@ -124,16 +127,17 @@ def _is_numbered(row: RunPlan) -> bool:
 
 def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
     """Return the script and its arguments; those of a launcher's script, not of the launcher."""
-    at = launched_script(row.params) if row.program.kind is ProgramKind.COMMAND else None
-    if at is None:
-        return row.program.label, row.params
-    return Path(row.params[at]).stem, row.params[at + 1 :]
+    launched = launched_script(row.params) if row.program.kind is ProgramKind.COMMAND else None
+    return launched or (row.program.label, row.params)
 
 
 def _with_folder(session: Session, row: RunPlan, run_id: str, profilers: Profilers) -> RecordedRun:
     folder = session.home.run_dir(run_id)
     try:
-        run = RecordedRun(row, run_id, folder.create(), profilers)
+        inventory = collect_inventory(
+            row.program.folder, folder.create().artifacts, interpreter=sys.executable
+        )
+        run = RecordedRun(row, run_id, folder, profilers, inventory)
         profilers.make_folder(folder)
     except OSError as error:
         raise StoreError(
@@ -283,9 +287,6 @@ def _description(
     session: Session, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
 ) -> StandaloneRun:
     row = run.plan
-    inventory = collect_inventory(
-        row.program.folder, run.run_dir.artifacts, interpreter=sys.executable
-    )
     return StandaloneRun(
         registration=_registration(session, run),
         workload_id=workload_id,
@@ -302,7 +303,7 @@ def _description(
         collocation=str(row.collocation),
         has_runner=True,
         params=_params(row),
-        tags=dict(tags) | inventory.tags,
+        tags=dict(tags) | run.inventory.tags,
     )
 
 
@@ -367,12 +368,12 @@ def _registration(session: Session, run: RecordedRun) -> Registration:
 
 def _register(session: Session, runs: Sequence[RecordedRun]) -> list[str]:
     """Tell the collector of the runs; one that is away joins when it can."""
-    warnings: dict[str, None] = {}  # the same for each row mostly; an ordered set
+    warnings: list[str] = []
     for run in runs:
         try:
-            warnings |= dict.fromkeys(session.client.register(_registration(session, run)))
+            warnings += session.client.register(_registration(session, run))
         except CollectorError as error:
             session.presence.note(error, refused=session.client.away is None)
         else:
             session.presence.note(None)
-    return list(warnings)
+    return warnings

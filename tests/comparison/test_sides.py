@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from radt.store.locate import Places
 from radt.tags import PROFILED
 from tests.comparison.planted import COMMIT_A, COMMIT_B, rounds, store_of
 from tests.frontend.report_support import Planted, Study
+from tests.support.git import git
 
 
 @pytest.fixture
@@ -162,11 +162,6 @@ def test_a_commit_that_is_not_told_apart(store: Path, study: Study) -> None:
     with pytest.raises(UsageError, match="several commits of 'study' begin with 'abcd'"):
         find(store, "study@abcd")
     assert find(store, "study@abcd2").text == "study at abcd200"
-
-
-def git(folder: Path, *arguments: str) -> None:
-    me = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    subprocess.run(["git", *me, *arguments], cwd=folder, check=True)
 
 
 def commit(folder: Path, message: str) -> None:

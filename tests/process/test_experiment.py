@@ -214,6 +214,25 @@ def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Benc
     assert run.info.status == "FINISHED"
 
 
+def test_a_row_that_becomes_another_program_ends_by_that_ones_exit_code(bench: Bench) -> None:
+    bench.script(
+        "become.py",
+        "import os, radt, sys\n"
+        "with radt.Run() as run:\n"
+        "    run.log_metric('loss', 1)\n"
+        "    if sys.argv[1] == 'inside': os.execv('/bin/sh', ['sh', '-c', f'exit {sys.argv[2]}'])\n"
+        "os.execv('/bin/sh', ['sh', '-c', f'exit {sys.argv[2]}'])\n",
+    )
+    ends = [(where, code) for where in ("inside", "after") for code in (0, 3)]
+    rows = "".join(f"1,become.py,{where} {code},none\n" for where, code in ends)
+    path = bench.experiment(f"Workload,File,Params,Listeners\n{rows}")
+    bench.radt(path.name, code=1)
+    runs = sorted(bench.reader.runs(), key=lambda run: run.letter)
+    expected = {0: (RunStatus.FINISHED, 0, ""), 3: (RunStatus.FAILED, 3, "exit code 3")}
+    found = [(run.status, run.exit_code, run.end_reason or "") for run in runs]
+    assert found == [expected[code] for _, code in ends]
+
+
 def test_a_bad_file_starts_nothing_and_stays_as_it_is(bench: Bench) -> None:
     bench.script("train.py", TRAIN)
     text = "Experiment,Workload,File,Listeners\nx,1,train.py,topp\nx,1,absent.py,top\n"

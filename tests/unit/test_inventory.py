@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from radt import inventory
+from radt.analysis.operands import resolve_commit
 from radt.nvml import Gpu, GpuList
+from tests.support.git import git
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +28,6 @@ def fresh() -> Iterator[None]:
     inventory._git_states.clear()
     yield
     inventory.read_hardware.cache_clear()
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
-    return subprocess.run(
-        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 @pytest.fixture
@@ -97,11 +92,46 @@ def test_git_is_asked_about_the_scripts_folder_whatever_the_environment_says(
     assert state.commit == git(repository, "rev-parse", "HEAD")
 
 
-def test_git_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_missing(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = inventory.collect_inventory(tmp_path)
+    found = inventory.collect_inventory(repository)
     assert found.git.commit is None
     assert "the git commit is unknown: git is not installed" in found.problems
+    assert not inventory.collect_inventory(tmp_path).problems, "there is no repository to miss"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_repository_of_another_user_that_also_owns_the_script(repository: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD")
+    (repository / "train.py").write_text("print(2)\n")
+    for path in (repository, *repository.rglob("*")):
+        os.chown(path, 12345, 12345)
+    assert "dubious ownership" in refused(repository), "what users see without radt"
+
+    assert inventory.read_git(repository) == inventory.GitState(commit, dirty=True)
+    assert resolve_commit("HEAD", repository) == commit
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_repository_that_another_user_put_around_the_script_is_a_problem(
+    repository: Path,
+) -> None:
+    own = repository / "own"
+    own.mkdir()
+    for path in (repository, *repository.rglob(".git/**")):
+        os.chown(path, 12345, 12345)
+
+    state = inventory.read_git(own)
+
+    assert state.commit is None
+    assert state.problem is not None
+    assert "dubious ownership" in state.problem
+    assert "\n" not in state.problem
+
+
+def refused(folder: Path) -> str:
+    command = ["git", "status"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stderr
 
 
 def test_folder_gone(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -131,6 +133,29 @@ def test_of_a_process_that_is_not_there_nothing_is_known() -> None:
     assert procfs.thread_stat(none, none) is None
     assert procfs.thread_switches(none, none) is None
     assert procfs.environment(none) == [b""]
+
+
+@pytest.mark.parametrize("kernel", ["this", "older"])
+def test_the_exit_code_of_a_process_that_is_waited_for_by_others(
+    monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    if kernel == "older":
+        monkeypatch.setattr(procfs, "_PIDFD_GET_INFO", 0)
+    child = subprocess.Popen(["sh", "-c", "read _; exit 3"], stdin=subprocess.PIPE)
+    process = procfs.ProcessId.of(child.pid)
+    assert process is not None
+    watch, late = procfs.ExitWatch(process), procfs.ExitWatch(replace(process, started_ticks=1))
+    assert watch.exit_code() is None
+    child.stdin.close()  # type: ignore[union-attr]
+    wait_until(lambda: not process.alive, "its end")
+    assert watch.exit_code() == 3, "its parent has not waited for it yet"
+    child.wait()
+    since = (6, 15) if kernel == "this" else (1000, 0)
+    is_said = tuple(map(int, os.uname().release.split(".")[:2])) >= since
+    assert watch.exit_code() == (3 if is_said else None)
+    assert late.exit_code() is None, "another process with its id"
+    watch.close()
+    assert watch.exit_code() is None
 
 
 def test_kernel_threads_have_no_memory() -> None:
