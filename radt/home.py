@@ -13,6 +13,7 @@
         ├── artifacts/    files on their way to the artifact store
         ├── archive/      the run's archive on its way there
         ├── run.json      what a run says of itself until all of it is in the store
+        ├── ended         there from the run's end on
         └── output.log    everything the run printed
 
 The runtime folder (socket, locks and log of the collector) is private to the user and gone after
@@ -51,6 +52,13 @@ RUN_DIR_VARIABLE = "RADT_RUN_DIR"
 IMAGES, TABLES = "images", "tables"
 #: Set in containers, whose processes no keeper reaps: the script takes its accounts itself.
 OWN_TOTALS_VARIABLE = "RADT_OWN_TOTALS"
+#: Variables that describe the run of a process; another run's process must not see them.
+VARIABLES_OF_A_RUN = (
+    *(RUN_ID_VARIABLE, RUN_DIR_VARIABLE, MLFLOW_PENDING_VARIABLE, OWN_TOTALS_VARIABLE),
+    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "RADT_MLFLOW_RUN_ID"),
+    *("RADT_EXPERIMENT", "RADT_WORKLOAD", "RADT_LETTER", "RADT_NAME", "RADT_DEVICES"),
+    *("RADT_BARRIER", "RADT_PRESENT", "RADT_TORCH", "RADT_TORCHPROF", "RADT_TORCHPROF_OPTIONS"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,11 @@ class RunDir:
     def damaged(self) -> Path:
         """Where damaged files of the journal are kept; there if there are any."""
         return self.path / "damaged"
+
+    @property
+    def ended(self) -> Path:
+        """A file that is there from the run's end on (`radt.collector.manifest.mark_ended`)."""
+        return self.path / "ended"
 
     @property
     def output_log(self) -> Path:

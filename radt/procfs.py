@@ -356,6 +356,14 @@ def boot_id() -> str:
     return read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
+def pid_namespace() -> str:
+    """Return the namespace that this process sees processes of; empty where it cannot be read."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - as above
+    except OSError:
+        return ""
+
+
 def read(path: str, limit: int = 1 << 24) -> bytes:
     """A small file of the kernel's; empty if it is not there (any more), or not ours to read."""
     try:

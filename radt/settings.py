@@ -173,6 +173,14 @@ QUIET = Setting(
 )
 
 MODE = Setting("", ("RADT_MODE",), TEXT, "", "off: radt.Run does nothing.", default_text="record")
+RANKS = Setting(
+    "",
+    ("RADT_RANKS",),
+    choice("auto", "join", "separate"),
+    "auto",
+    "Record the ranks of a launcher as one run, or as a run each; auto joins those of one "
+    "distributed training.",
+)
 RUNTIME_DIR = Setting(
     "",
     ("RADT_RUNTIME_DIR",),
@@ -357,6 +365,7 @@ OPTIONS: tuple[Setting[Any], ...] = (
 #: Of the user and the machine, not of a project: variables only.
 VARIABLES: tuple[Setting[Any], ...] = (
     MODE,
+    RANKS,
     RUNTIME_DIR,
     DASHBOARD_TOKEN,
     DASHBOARD_WRITE_TOKEN,

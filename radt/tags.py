@@ -31,6 +31,8 @@ ROLE = "radt.role"
 PARENT = "radt.parent"
 #: MLflow's id of a run that the script made in MLflow itself, for the uploader to go on with.
 MLFLOW_RUN = "radt.mlflow_run"
+#: Id of the ended run whose process started this one's, or the job that did.
+LAUNCHED_BY = "radt.launched_by"
 #: The row's letter within its workload: ``a``, ``b``.
 LETTER = "radt.letter"
 #: GPUs as the Devices column names them.

@@ -42,8 +42,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 #: Variables of whoever runs the tests that would take them elsewhere.
 _OF_THE_USER = (
-    *("RADT_RUN_ID", "RADT_RUN_DIR", "RADT_MODE", "RADT_STORE_URI", "RADT_TRACKING_URI"),
-    *("MLFLOW_TRACKING_URI", "MLFLOW_S3_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"),
+    *("RADT_RUN_ID", "RADT_RUN_DIR", "RADT_MODE", "RADT_RANKS", "RADT_STORE_URI"),
+    *("RADT_TRACKING_URI", "MLFLOW_TRACKING_URI", "MLFLOW_S3_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"),
     *("AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"),
 )
 

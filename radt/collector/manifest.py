@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from typing import Any
 from radt.clock import Clock
 from radt.collector.protocol import StandaloneRun
 from radt.errors import JournalError
-from radt.home import Home, runtime_dir
+from radt.home import Home, RunDir, runtime_dir
 from radt.journal.format import LABELS_FOLDER
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks
+from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks, pid_namespace
 
 MANIFEST_FILE = "run.json"
 END_FILE = "end.json"
@@ -37,8 +38,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 class Manifest:
     """A run, as the script or the runner that began it describes it.
 
-    ``boot`` and ``start_ticks`` identify its process; ``offset_ns`` added to its monotonic times
-    gives wall-clock times.
+    ``boot``, ``pid_namespace`` (empty if unknown) and ``start_ticks`` identify its process;
+    ``offset_ns`` added to its monotonic times gives wall-clock times.
     """
 
     run: StandaloneRun
@@ -46,6 +47,7 @@ class Manifest:
     start_ticks: int
     offset_ns: int
     version: int = FORMAT_VERSION
+    pid_namespace: str = ""
 
     @classmethod
     def of_this_process(cls, run: StandaloneRun) -> Manifest:
@@ -57,7 +59,13 @@ class Manifest:
             store_uri=masked(run.registration.store_uri),
         )
         run = replace(run, registration=registration)
-        return cls(run, boot_id(), own_start_ticks(), Clock.at_hand().offset_ns)
+        return cls(
+            run,
+            boot_id(),
+            own_start_ticks(),
+            Clock.at_hand().offset_ns,
+            pid_namespace=pid_namespace(),
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
@@ -76,6 +84,7 @@ class Manifest:
             run = StandaloneRun.from_json(data["run"])
             boot, ticks = str(data["boot"]), int(data["start_ticks"])
             offset_ns, version = int(data["offset_ns"]), int(data["version"])
+            namespace = str(data.get("pid_namespace", ""))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -93,7 +102,9 @@ class Manifest:
         registration = replace(run.registration, spool=str(folder), store_path=str(home.store_path))
         if registration.tracking_uri == former.default_tracking_uri:
             registration = replace(registration, tracking_uri=home.default_tracking_uri)
-        return cls(replace(run, registration=registration), boot, ticks, offset_ns, version)
+        return cls(
+            replace(run, registration=registration), boot, ticks, offset_ns, version, namespace
+        )
 
     def write(self) -> None:
         """Write it into the run's folder, completely or not at all.
@@ -117,6 +128,12 @@ class Manifest:
     def alive(self) -> bool:
         """Return whether its process runs, as far as this process can see."""
         return self.boot == boot_id() and self.owner.alive
+
+    @property
+    def is_seen_dead(self) -> bool:
+        """Return whether its process has ended, and this process would see it otherwise."""
+        here = self.boot == boot_id() and self.pid_namespace == pid_namespace() != ""
+        return here and not self.owner.alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +195,34 @@ def has_journals(folder: Path) -> bool:
     return any(name != LABELS_FOLDER and name[0] != "." for name in names)
 
 
+def mark_ended(folder: Path) -> None:
+    """Mark a run's folder: what begins from now on is not part of the run, wherever it runs.
+
+    Raises:
+        OSError: The folder cannot be written. A folder that is gone counts as marked.
+    """
+    with suppress(FileNotFoundError):
+        RunDir(folder).ended.touch()
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether a run has ended, as its folder says it; False where it does not."""
+    if not folder.is_dir() or RunDir(folder).ended.exists() or (folder / END_FILE).exists():
+        return True
+    try:
+        manifest = Manifest.read(folder)
+    except (JournalError, OSError):
+        return False
+    return manifest is not None and manifest.is_seen_dead
+
+
 def forget(folder: Path) -> None:
-    """Remove the manifest of a run that is completely in the store.
+    """Remove the manifest of an ended run that is completely in the store.
 
     Raises:
         OSError: The file cannot be removed.
     """
+    mark_ended(folder)
     if not has_journals(folder):
         (folder / END_FILE).unlink(missing_ok=True)
         (folder / MANIFEST_FILE).unlink(missing_ok=True)

@@ -45,6 +45,7 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
     """
     row = row_of(run, clock)
     barrier_ns = None if run.has_runner else row.created_ns
+    is_late = False
     with writer.transaction():
         if not reader.runs(workload_id=row.workload_id):
             writer.put_workload(
@@ -59,13 +60,18 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
                 )
             )
         elif barrier_ns is not None:
-            known_ns = reader.workload(row.workload_id).barrier_ns
-            if known_ns is not None and known_ns > barrier_ns:
+            known = reader.workload(row.workload_id)
+            if known.barrier_ns is not None and known.barrier_ns > barrier_ns:
                 # A child of this run was found first, which began later.
                 writer.update_workload(row.workload_id, barrier_ns=barrier_ns)
+            is_late = known.ended_ns is not None and not run.parent_id
+            if is_late:  # another rank of a launcher was quicker
+                writer.update_workload(row.workload_id, status=RunStatus.RUNNING, ended_ns=None)
         if run.is_numbered:
             row = replace(row, name=writer.numbered_name(run.name, run.experiment))
         writer.put_run(row)
         writer.put_params(row.run_id, run.params)
         writer.put_tags(row.run_id, run.tags)
+        if is_late:
+            writer.deliver_again(row.run_id)
     return row.name

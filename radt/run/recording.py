@@ -277,7 +277,7 @@ def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
     if outer is not None and is_inside and outer.place != place:  # in a thread or task of its block
         return _child(outer.backend, options, place)
     _process.withdraw()
-    target = find_target(options.home, _process.owned)
+    target = find_target(options.home, _process.owned, options.ranks)
     if target.part is Part.NONE:
         return Recording(Off(target), place)
     if target.part is Part.MEMBER:
@@ -320,7 +320,9 @@ def begin(parent: Recording | None, options: RunOptions) -> Recording:
         else:
             try:
                 _process.withdraw()
-                recording = _new_run(find_target(options.home, _process.owned), options, place)
+                recording = _new_run(
+                    find_target(options.home, _process.owned, options.ranks), options, place
+                )
             finally:
                 _process.publish()
         recording.depth = 1

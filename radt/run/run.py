@@ -84,6 +84,9 @@ class Run:
         home: The data folder; ``$RADT_HOME``, else ``./radt-data``, if None.
         torch: Record PyTorch's memory every second; if None, as in the experiment file (``torch``
             in Listeners).
+        ranks: Whether the processes of a launcher (torchrun, mpirun, srun) are one run: ``"join"``,
+            ``"separate"``, or ``"auto"`` to join those of one distributed training. If None,
+            ``$RADT_RANKS``, else ``"auto"``.
         max_epoch: Maximum number of different epochs. `radt` may set a lower one.
         max_time_s: Maximum duration of the block, in seconds. `radt` may set a lower one.
 
@@ -111,6 +114,7 @@ class Run:
         params: object = None,
         home: str | os.PathLike[str] | None = None,
         torch: bool | None = None,
+        ranks: str | None = None,
         max_epoch: int | None = None,
         max_time_s: float | None = None,
     ) -> None:
@@ -122,6 +126,7 @@ class Run:
             params=params,
             home=None if home is None else Path(home),
             torch=torch,
+            ranks=ranks,
         )
         self._limits = Limits(max_epoch, max_time_s)
         self._joining = Joining.ENCLOSING

@@ -55,6 +55,7 @@ def init(
     job_type: str | None = None,
     mode: str | None = None,
     reinit: bool | str | None = None,
+    ranks: str | None = None,
     **others: object,
 ) -> Run:
     """Start a run, or join the one that this process belongs to; `finish` ends it.
@@ -74,9 +75,10 @@ def init(
         reinit: ``True`` or ``"finish_previous"`` finishes an earlier run first;
             ``"return_previous"`` returns it; ``"create_new"`` starts a run beside it, which is
             logged to through the object returned.
+        ranks: As in `radt.Run`.
         **others: Other arguments of W&B; ignored, with one warning if that has an effect.
     """
-    options = RunOptions(name, project, group, is_session=True)
+    options = RunOptions(name, project, group, ranks=ranks, is_session=True)
     earlier = _session_here()
     if earlier is not None and reinit != "create_new":
         if _is_another(earlier, options, reinit):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from radt import settings
 from radt.collector.client import CollectorClient
-from radt.collector.manifest import Manifest, ask_for_collection
+from radt.collector.manifest import Manifest, ask_for_collection, mark_ended
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.collector.start import problems
 from radt.errors import RadtError
@@ -33,7 +33,8 @@ from radt.run.notices import say, warn_once
 from radt.run.parameters import read_parameters
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
-from radt.tags import COLLOCATION, DEVICES, LETTER, MLFLOW_RUN, PROFILED, WORKLOAD
+from radt.run_name import row_letter
+from radt.tags import COLLOCATION, DEVICES, LAUNCHED_BY, LETTER, MLFLOW_RUN, PROFILED, WORKLOAD
 from radt.units import duration
 from radt.user_script import user_script
 
@@ -142,6 +143,7 @@ class RunOptions:
     is_session: bool = False
     mlflow_run: str = ""
     mlflow_uri: str = ""
+    ranks: str | None = None
 
 
 class StandaloneSession:
@@ -260,6 +262,8 @@ class StandaloneSession:
         """End the run, its journal being closed; returns when all of it is in the store."""
         if self.lost:
             return
+        with suppress(OSError):  # the collector marks it once it has stored all of it
+            mark_ended(self._target.run_dir.path)
         wait_for_ranks(self._target.run_dir.journal, _RANKS_TIMEOUT_S)
         client, deadline_s = self._connected(), _patient_until_s()
         try:
@@ -302,8 +306,15 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
         tags[PROFILED] = TRACE_WORD
     if options.mlflow_run and options.mlflow_uri == masked(tracking_uri):
         tags[MLFLOW_RUN] = options.mlflow_run
-    if options.workload:
-        tags |= {WORKLOAD: options.workload, LETTER: "a"}
+    experiment = options.experiment or experiment_of_script()
+    launch = target.launch
+    workload = options.workload or (launch.workload if launch is not None else "")
+    letter = row_letter(launch.rank if launch is not None else 0)
+    if workload:
+        tags |= {WORKLOAD: workload, LETTER: letter}
+    if target.launched_by:
+        tags[LAUNCHED_BY] = target.launched_by
+    name = options.name or (script.name if options.workload else script.run_name)
     return StandaloneRun(
         registration=Registration(
             run_id=target.run_id,
@@ -315,11 +326,12 @@ def _describe(target: Target, options: RunOptions) -> StandaloneRun:
             devices=gpus,
             env=delivery_env(os.environ),
         ),
-        workload_id=uuid.uuid4().hex,
-        experiment=options.experiment or experiment_of_script(),
-        workload=options.workload or "",
-        name=options.name or (script.name if options.workload else script.run_name),
-        is_numbered=not (options.name or options.workload),
+        workload_id=uuid.uuid4().hex if launch is None else launch.digest(experiment, workload),
+        experiment=experiment,
+        workload=workload,
+        letter=letter,
+        name=name + target.name_suffix,
+        is_numbered=not (options.name or workload),
         command=shlex.join(sys.orig_argv),
         host=socket.gethostname(),
         devices=devices,

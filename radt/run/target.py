@@ -7,20 +7,21 @@ only.
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home, RunDir
-from radt.procfs import boot_id, start_ticks
+from radt.collector.manifest import has_ended
+from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, VARIABLES_OF_A_RUN, Home, RunDir
 from radt.run.notices import warn_once
+from radt.run.ranks import Launch, Ranks, find_launch, number
 
 MODE_VARIABLE = "RADT_MODE"
 #: Where the runner says what people call the run.
@@ -39,13 +40,21 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A run and this process's part in it. ``rank`` is None outside of distributed training."""
+    """A run and this process's part in it.
+
+    ``rank`` is None outside of distributed training. With a ``launch`` the other ranks of it are
+    runs of their own, and together they are a workload. ``name_suffix`` distinguishes the run from
+    theirs. ``launched_by`` is the ended run that this process was started in, "" without one.
+    """
 
     part: Part
     run_id: str
     run_dir: RunDir
     home: Home
     rank: int | None = None
+    launch: Launch | None = None
+    name_suffix: str = ""
+    launched_by: str = ""
 
     @classmethod
     def none(cls) -> Target:
@@ -53,60 +62,81 @@ class Target:
         return cls(Part.NONE, "", RunDir(Path()), Home(Path()))
 
 
+#: Runs that this process was started in, by whether they were open when it first asked. It goes on
+#: in those even after their end.
+_was_open: dict[str, bool] = {}
+
+
 def switched_off(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether ``RADT_MODE=off``."""
     return environ.get(MODE_VARIABLE, "").strip().lower() == "off"
 
 
-def inside_a_run(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a runner, or a process that this one descends from, has a run open."""
-    return bool(environ.get(RUN_ID_VARIABLE)) and not switched_off(environ)
+def inside_a_run(environ: MutableMapping[str, str] = os.environ) -> bool:
+    """Return whether a runner, or a process that this one descends from, has a run open.
+
+    Jobs and background processes may begin after the end of that run. They are not part of it, so
+    its variables are removed.
+    """
+    run_id, folder = environ.get(RUN_ID_VARIABLE), environ.get(RUN_DIR_VARIABLE)
+    if not run_id or switched_off(environ):
+        return False
+    if run_id not in _was_open:
+        _was_open[run_id] = not (folder and has_ended(Path(folder)))
+    if not _was_open[run_id]:
+        for name in VARIABLES_OF_A_RUN:
+            environ.pop(name, None)
+    return _was_open[run_id]
 
 
 def find_target(
-    home: Path | str | None, ordinal: int, environ: Mapping[str, str] = os.environ
+    home: Path | str | None,
+    ordinal: int,
+    ranks: str | None = None,
+    environ: MutableMapping[str, str] = os.environ,
 ) -> Target:
     """Return where values go from now on.
 
     Args:
         home: The data folder for a new run; None for the usual one.
         ordinal: How many runs this process has owned before.
+        ranks: A value of `Ranks`; None for what the variable says.
+        environ: The variables; those of a run that has ended are removed.
+
+    Raises:
+        UsageError: ``ranks`` is something else.
     """
     data = Home.resolve(home, warn=warn_once)
+    choice = Ranks.choose(ranks, environ)
     if switched_off(environ):
         return Target(Part.NONE, "", RunDir(Path()), data)
-    rank = _number(environ, "RANK")
     if inside_a_run(environ):
         run_id = environ[RUN_ID_VARIABLE]
         given = environ.get(RUN_DIR_VARIABLE)
         run_dir = RunDir(Path(given)) if given else data.run_dir(run_id)
-        return Target(Part.MEMBER, run_id, run_dir, data, rank)
-    part, run_id = Part.OWNER, uuid.uuid4().hex
-    if rank is not None and (_number(environ, "WORLD_SIZE") or 1) > 1:
-        # Ranks that one launcher started on this machine are one run, without a word between them.
-        run_id = _id_of_ranks(environ, ordinal)
-        local_rank = _number(environ, "LOCAL_RANK")
-        part = Part.RANK if (rank if local_rank is None else local_rank) else Part.OWNER
-    return Target(part, run_id, data.run_dir(run_id), data, rank)
+        return Target(Part.MEMBER, run_id, run_dir, data, number(environ, "RANK"))
+    launch, run_id = find_launch(environ), uuid.uuid4().hex
+    alone = Target(Part.OWNER, run_id, data.run_dir(run_id), data, launched_by=_launched_by())
+    if launch is None:
+        return alone
+    joins = choice is Ranks.JOIN or (choice is Ranks.AUTO and launch.is_one_training(environ))
+    # Ranks of this machine derive the same ids, without a word between them.
+    for nth in itertools.count(ordinal):
+        launch = replace(launch, ordinal=nth)
+        run_id = launch.digest() if joins else launch.digest(launch.rank)
+        if launch.takes_part(data, data.run_dir(run_id)):
+            break
+    alone = replace(alone, run_id=run_id, run_dir=data.run_dir(run_id))
+    suffix = f" rank {launch.rank}"
+    if not joins:
+        return replace(alone, launch=launch, name_suffix=suffix)
+    part = Part.RANK if launch.local_rank else Part.OWNER
+    # On several nodes, joined ranks are a run for each.
+    return replace(alone, part=part, rank=launch.rank, name_suffix=suffix if launch.rank else "")
 
 
-def _id_of_ranks(environ: Mapping[str, str], ordinal: int) -> str:
-    launcher = os.getppid()
-    parts = (
-        boot_id(),
-        launcher,
-        start_ticks(launcher),
-        environ.get("MASTER_ADDR", ""),
-        environ.get("MASTER_PORT", ""),
-        environ.get("TORCHELASTIC_RESTART_COUNT", ""),
-        ordinal,
-    )
-    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+def _launched_by() -> str:
+    return next((run_id for run_id, was_open in _was_open.items() if not was_open), "")
 
 
 #: Path of the runner's socket; the same name as in `radt.runner.barrier`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
-from radt.collector.manifest import RunnersEnd, ask_for_collection
+from radt.collector.manifest import RunnersEnd, ask_for_collection, mark_ended
 from radt.collector.protocol import CollectorStatus, LiveView
 from radt.devices.machine import Machine
 from radt.errors import CollectorError, RadtError
@@ -291,6 +291,8 @@ class Recording:
     def finished(self, run_id: str, status: RunStatus, exit_code: int | None, reason: str) -> None:
         """A run has ended; what the collector does not take stays in its folder, and the store."""
         ended_ns = time.monotonic_ns()
+        with suppress(OSError):  # a full disk; the collector marks it once all is stored
+            mark_ended(self._folders[run_id])
 
         def tell() -> None:
             session = self._session
