@@ -92,7 +92,7 @@ def main(command: Sequence[str]) -> int:
             print(first.summary)
             return 1
         print(f"Running again what failed: {', '.join(failed)}", flush=True)
-        again = run([".venv/bin/python", "-m", "pytest", *failed], cache)
+        again = run([sys.executable, "-m", "pytest", *failed], cache)
     # A test that fails and is skipped then has not passed.
     has_passed = again.code == 0 and again.count("passed") == len(failed)
     if has_passed:

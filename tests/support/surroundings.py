@@ -18,7 +18,7 @@ from pathlib import Path
 #: to the test run itself.
 _KEPT = frozenset(
     {
-        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "USER", "LOGNAME", "SHELL", "TERM"),
+        *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "USER", "LOGNAME", "SHELL"),
         *("PYTHONDONTWRITEBYTECODE", "RADT_PEER_EXAMPLES", "SEED"),
     }
 )
@@ -30,6 +30,7 @@ _FIXED = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",
+    "TERM": "xterm",
     "TZ": "UTC",
 }
 #: Programs that radt uses if they are installed. uv is a package of the tests: theirs counts.
