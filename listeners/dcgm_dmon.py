@@ -106,6 +106,7 @@ def start(dcgmi: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), dcgmi, *arguments],
+        env=os.environ | {"LC_ALL": "C"},  # numbers with points
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

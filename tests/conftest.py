@@ -22,6 +22,7 @@ from tests.support.disk import small_disk
 from tests.support.mlflow_server import Bucket, MlflowServer
 from tests.support.postgres import Postgres
 from tests.support.s3 import S3Server
+from tests.support.surroundings import hide_machine
 
 __all__ = ["small_disk"]
 
@@ -30,23 +31,11 @@ __all__ = ["small_disk"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# PyTorch computes with one thread, here and in all processes below: tiny models are no faster with
-# more, which wait for each other by turning in circles, and sums depend on how many there are.
-os.environ["OMP_NUM_THREADS"] = "1"
-
 # How long an example takes says something about the machine only. `make test-full` takes more.
 # The same examples in every run; `make test-full` draws new ones.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=300)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-
-#: Variables of whoever runs the tests that would take them elsewhere.
-_OF_THE_USER = (
-    *("RADT_RUN_ID", "RADT_RUN_DIR", "RADT_MODE", "RADT_RANKS", "RADT_STORE_URI"),
-    *("RADT_TRACKING_URI", "MLFLOW_TRACKING_URI", "MLFLOW_S3_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"),
-    *("AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"),
-)
-
 
 _REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -85,8 +74,6 @@ def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     with tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True) as runtime:
         monkeypatch.setenv("RADT_RUNTIME_DIR", runtime)
         monkeypatch.setenv("RADT_HOME", str(tmp_path / "radt-data"))
-        for name in _OF_THE_USER:
-            monkeypatch.delenv(name, raising=False)
         # An archive takes half a second of a core for every run; those tests that are about what
         # becomes of it have it made (`archives`).
         monkeypatch.setenv("RADT_ARCHIVE_S", "0")
@@ -138,7 +125,10 @@ def _rewrite_files(files: list[Path], config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The first process of a test run owns the servers; its workers find them by a variable."""
+    """The first process of a test run owns the servers; its workers find them by a variable.
+
+    It also hides the machine, before it starts them.
+    """
     if not hasattr(config, "workerinput"):
         # Where PYTHONDONTWRITEBYTECODE is set, each of some thousand processes would compile anew.
         for package in ("radt", "frontend", "listeners"):
@@ -146,6 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if getattr(config.option, "numprocesses", None):
             _rewrite_assertions(config)
         config.stash[_REAPER] = servers.share_servers()
+        hide_machine(Path(os.environ[servers.SHARED_VARIABLE]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

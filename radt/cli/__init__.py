@@ -11,6 +11,7 @@ import gc
 import importlib
 import io
 import keyword
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -133,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         result = group.main(
             args=None if argv is None else list(argv), prog_name="radt", standalone_mode=False
         )
+        if sys.stdout is not None:  # it is None if the caller has closed it
+            sys.stdout.flush()
     except RadtError as error:
         print_error(error)
         sys.exit(error.exit_code)
@@ -143,13 +146,23 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         click.echo("radt: interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # `radt … | head`
-        sys.stderr.close()
+        _drop_output()
         sys.exit(1)
     except OSError as error:  # a full disk behind `radt … > file`, a folder taken away
         place = f"{error.filename}: " if error.filename else ""
         click.echo(f"radt: {place}{error.strerror or error}", err=True)
+        _drop_output()
         sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _drop_output() -> None:
+    """Discard buffered output that cannot be written: Python would fail on it and exit with 120."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse_misspelt_command(args: Sequence[str]) -> None:

@@ -55,8 +55,8 @@ unfit() {{
     mkdir -p "$folder/unfit" || leave "$why"
     mkdir "$folder/unfit/first" 2>/dev/null && leave "$why"
     if mkdir "$folder/unfit/second" 2>/dev/null; then
-        printf %s "two jobs could not begin: $why" >"$folder/.hold" &&
-            mv "$folder/.hold" "$folder/hold"
+        printf %s "two jobs could not begin: $why" >"$folder/.hold.$job" &&
+            mv "$folder/.hold.$job" "$folder/hold"
         leave "$why"
     fi
     waited=0

@@ -49,8 +49,9 @@ with radt.Run() as run:
     print("part", node, flush=True)
     said = {"args": sys.argv[1:], "marked_ns": marked_ns}
     said |= {name: os.environ[name] for name in names}
-    (here / f"said.{node}.new").write_text(json.dumps(said))
-    (here / f"said.{node}.new").rename(here / f"said.{node}")
+    new = here / f"said.{node}.{said['RADT_RUN_ID']}"  # rows that run together have their own
+    new.write_text(json.dumps(said))
+    new.rename(here / f"said.{node}")
     while not (here / "go").exists():
         if (here / f"fail.{node}").exists():
             sys.exit(5)

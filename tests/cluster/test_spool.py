@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_many_at_once_get_attempts_of_their_own(spool: Spool) -> None:
     assert sorted(numbers) == list(range(1, 41))
     assert spool.last_attempt(JOB) == 40
     assert spool.last_attempt(JobKey(0, 0)) == 0
+
+
+def test_two_that_write_a_file_at_once_each_write_it_whole(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_have_written = threading.Barrier(2, timeout=60)
+    monkeypatch.setattr("os.fsync", lambda _: both_have_written.wait())
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(spool.hold, ("broken", "no radt on any node")))
+    assert spool.held in ("broken", "no radt on any node")
+    assert [entry.name for entry in spool.path.iterdir() if entry.name.startswith(".")] == []
 
 
 def test_an_attempt_is_seen_as_it_says(attempt: Attempt) -> None:

@@ -20,20 +20,16 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     # Neither the network nor this machine's settings of pip take part.
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     monkeypatch.setenv("UV_OFFLINE", "1")
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     return Workbench(folder, cache, tmp_path / "log" / "environment.log")
 
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """An empty folder in front of PATH; what is really installed of these tools is hidden."""
+    """An empty folder in front of PATH."""
     folder, state = tmp_path / "bin", tmp_path / "state"
     folder.mkdir()
     state.mkdir()
-    for name in ("CONDA_EXE", "MAMBA_EXE", "DOCKER_HOST"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FAKE_STATE", str(state))
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return Tools(folder, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_the_tool_of_an_activated_shell_is_found(
     bench: Workbench, tools: Tools, variable: str, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tools.install("conda", tool)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{tools.folder}:"))
     monkeypatch.setenv(variable, str(path))
     bench.write("conda.yaml", FILE)
     bench.build("conda")

@@ -61,9 +61,7 @@ class Docker:
 
 
 @pytest.fixture
-def docker(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> Iterator[Docker]:
-    for name in ("SUDO_UID", "SUDO_GID"):
-        monkeypatch.delenv(name, raising=False)
+def docker(tools: Tools) -> Iterator[Docker]:
     tools.install("docker")
     made = Docker(tools)
     made.have("python:3.12", image(1))

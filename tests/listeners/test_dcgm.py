@@ -202,6 +202,7 @@ IMPATIENT = LATE | {"FAKE_START_S": "0.5"}
 
 
 def test_values_arrive_in_si_units(dcgm: Sampled) -> None:
+    dcgm.variables["LC_ALL"] = "de_DE.UTF-8"  # where numbers have commas
     dcgm.tell(gpus=[_gpu(0, values={"1005": 1.375}), _gpu(1)])  # not clipped
     dcgm.open()
     dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)

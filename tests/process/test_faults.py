@@ -340,17 +340,21 @@ def test_output_that_cannot_be_shown_stops_nothing(bench: Bench) -> None:
         process.stdout.close()  # `radt experiment.csv | head`
         assert process.wait(180) == 0
     assert bench.rows(path)[0]["Status"] == "FINISHED"
-    with open("/dev/full", "wb") as full:
-        told = subprocess.run(
-            [RADT, "validate", "experiment.csv"],
-            cwd=bench.folder,
-            env=bench.env,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=180,
-            check=False,
-        )
-    assert (told.returncode, told.stderr) == (1, b"radt: No space left on device\n")
+    unread, head = os.pipe()
+    os.close(unread)
+    with open("/dev/full", "wb") as full, open(head, "wb") as closed:
+        for output, complaint in ((full, b"radt: No space left on device\n"), (closed, b"")):
+            for unbuffered in ("", "1"):
+                told = subprocess.run(
+                    [RADT, "validate", "experiment.csv"],
+                    cwd=bench.folder,
+                    env=bench.env | {"PYTHONUNBUFFERED": unbuffered},
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    timeout=180,
+                    check=False,
+                )
+                assert (told.returncode, told.stderr) == (1, complaint)
 
 
 def test_runtime_folder_that_cannot_be_made_is_an_error_with_a_remedy(bench: Bench) -> None:

@@ -181,14 +181,12 @@ def scene(
     tools = Tools(tmp_path / "bin", tmp_path / "state")
     for folder in (tools.folder, tools.state):
         folder.mkdir()
-    for name in ("CONDA_EXE", "MAMBA_EXE", "DOCKER_HOST", "SUDO_UID", "SUDO_GID"):
-        bench.env.pop(name, None)
     bench.env |= nvml.variables() | mps.variables()
     bench.env |= {
         "FAKE_STATE": str(tools.state),
         "RADT_ENVIRONMENTS": str(tmp_path / "cache"),
         "RADT_FLUSH_S": "0.1",
-        "PATH": f"{tools.folder}:{mps.folder}:/usr/bin:/bin",
+        "PATH": f"{tools.folder}:{mps.folder}:{bench.env['PATH']}",
     }
     nvml.configure("count 1", mig_gpu(0))
     bench.script("say.py", SAY)

@@ -225,7 +225,9 @@ def test_after_ctrl_c_the_report_is_written_before_anything_is_killed(
 
 
 def test_what_is_not_installed_starts_nothing(tools: Tools, bench: Bench) -> None:
-    bench.env["PATH"] = "/usr/bin:/bin"
+    bench.env |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(bench.folder / "nowhere")}
+    elsewhere = "from pathlib import Path\nfrom radt.listeners import nsight\n"
+    bench.script("nowhere/sitecustomize.py", elsewhere + "nsight._ROOT = Path(__file__).parent\n")
     said = tools.run("1,net,cpu,nsys,train.py,\n", code=2)
 
     assert "nsys is neither on PATH nor in the usual folders" in " ".join(said.split())

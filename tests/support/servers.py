@@ -258,12 +258,6 @@ def _running(slurm: _SlurmT) -> Iterator[_SlurmT]:
         slurm.stop()
 
 
-def clean_environ() -> dict[str, str]:
-    """This process' variables without those that name servers."""
-    drop = ("AWS_", "MLFLOW_", "PG", "RADT_STORE_URI", "RADT_TRACKING_URI")
-    return {name: value for name, value in os.environ.items() if not name.startswith(drop)}
-
-
 def end_servers(folder: Path) -> None:
     """End whatever was started in a folder, and remove it."""
     for conf in folder.rglob("slurm.conf"):

@@ -35,6 +35,7 @@ stage=/run/radt-test; mkdir -p $stage; mount -t tmpfs tmpfs $stage
 i=0
 for kept in "$dir" "$@"; do i=$((i + 1)); mkdir $stage/$i; mount --bind "$kept" $stage/$i; done
 mount --bind "$stage/1/$name/tmp" /tmp
+mkdir -p "$home"  # a test run's own HOME is in /tmp
 mount --bind "$stage/1/$name/home" "$home"
 i=0
 for kept in "$dir" "$@"; do

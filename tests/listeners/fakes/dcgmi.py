@@ -7,6 +7,7 @@ dcgmi/DeviceMonitor.cpp, dcgmi/dcgmi_common.cpp.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -153,6 +154,8 @@ def rows(options: argparse.Namespace, entities: list[Entity], fields: list[int])
 
 def cell(value: float | None, wide: int) -> str:
     text = "N/A" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value}"
+    if os.environ.get("LC_ALL", "C").startswith("de_"):
+        text = text.replace(".", ",")
     return f"{text if len(text) <= wide else text[: wide - 3] + '...':<{wide + 2}}"
 
 
