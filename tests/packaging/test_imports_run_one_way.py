@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,22 @@ def test_charts_of_the_dashboard_read_nothing() -> None:
                     seen[imported] = f"{seen[path]}, {imported.name}"
                     waiting.append(imported)
     assert wrong == []
+
+
+def test_modules_that_scripts_use_have_no_import_cycle() -> None:
+    """Also counting what is imported within functions and for type checkers only."""
+    folder = ROOT / "radt" / "run"
+    graph = {
+        path.stem: {
+            node.module.removeprefix("radt.run.")
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("radt.run.")
+        }
+        for path in folder.glob("*.py")
+        if path.stem != "__init__"
+    }
+    assert len(graph) > 15
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
