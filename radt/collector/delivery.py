@@ -96,6 +96,8 @@ class Deliverer:
         self._backoff_s = _FIRST_BACKOFF_S
         self._started_s = 0.0
         self._start_at_s = 0.0
+        #: Whether the store has been seen: a script may begin before its collector makes it.
+        self._has_been_there = False
         self._closing = False
         self._news = False
         self._news_since_s = 0.0
@@ -236,10 +238,12 @@ class Deliverer:
         self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
     def _start(self, now_s: float) -> None:
-        if self._destination.is_gone:
+        is_gone = self._destination.is_gone
+        if is_gone and self._has_been_there:
             log.warning("%s ends: %s is gone", self._destination.way.work, self._destination.store)
             self._closing, self._news = True, False
             return
+        self._has_been_there |= not is_gone
         env = {
             name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)
         }

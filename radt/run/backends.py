@@ -95,7 +95,7 @@ class Joined(Off):
         self.journal = _journal(target)
         #: Whether a block of this process has had the run.
         self.has_had_block = False
-        self._has_claimed = False
+        self._claim: str | None = None
 
     def open(self) -> None:
         """A block begins."""
@@ -114,18 +114,21 @@ class Joined(Off):
         return self.is_for(options.name or "")
 
     def is_for(self, name: str) -> bool:
-        if self.target.rank is not None or self._has_claimed:
-            return True
-        holder = _holder(self.target.run_dir, name)
-        self._has_claimed = holder == name
-        return self._has_claimed or not name
+        if self.target.rank is None and self._claim is None:
+            holder = _holder(self.target.run_dir, name)
+            if holder != name:
+                return not name
+            self._claim = name
+        return True
 
     @property
     def name(self) -> str:
         return os.environ.get(NAME_VARIABLE, "")
 
     def finish(self, status: RunStatus, reason: str) -> None:  # noqa: ARG002 - others end it
-        _release(self.target.run_dir)
+        if self._claim == "":  # it leaves the run to a block of another process, which has a name
+            (self.target.run_dir.journal / _HOLDER).unlink(missing_ok=True)
+            self._claim = None
         rank = os.getpid() if self.target.rank is None else self.target.rank
         _write_totals(self, rank)  # the next script in a container has a file of its own
 
@@ -291,14 +294,6 @@ def _holder(run_dir: RunDir, name: str) -> str:
     except OSError:
         pass  # whoever cannot write there has no children either
     return name
-
-
-def _release(run_dir: RunDir) -> None:
-    """Leave the run to the block of another process if this one has no name to tell them apart."""
-    path = run_dir.journal / _HOLDER
-    with suppress(OSError):
-        if not path.stat().st_size:
-            path.unlink()
 
 
 def _session(target: Target, options: RunOptions) -> StandaloneSession:

@@ -46,10 +46,11 @@ from radt.run.recording import (
     ending_of,
     finish,
     make_current,
+    make_former,
     of_process,
 )
 from radt.run.standalone import RunOptions
-from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID
+from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME
 
 #: MLflow's own names of tags and of what it measures of the machine, which radt measures itself.
 _OWN_TAGS = "mlflow."
@@ -292,11 +293,13 @@ def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
             mlflow_run=mlflow_id,
             mlflow_uri=masked(client.tracking_uri),
         )
-        recording = begin(parent, options)
+        is_fluent = MLFLOW_SOURCE_NAME in tags  # by `mlflow.start_run`, rather than by a client
+        recording = begin(parent, options, encloses=is_fluent)
         known = _Followed(recording, recording.backend.mlflow.run_id == mlflow_id, ends_run=True)
         recording.backend.mlflow.is_taken = True
         _state.followed[mlflow_id] = known
-        known.before = make_current(recording)
+        if is_fluent:
+            known.before = make_current(recording)
 
 
 def _ended(mlflow_id: str, status: str) -> None:
@@ -310,8 +313,7 @@ def _ended(mlflow_id: str, status: str) -> None:
     if error is None and status != "FINISHED":
         ended = RunStatus.KILLED if status == "KILLED" else RunStatus.FAILED
         ending = ended, f"MLflow's run was ended as {status}"
-    if make_current(known.before) is not known.recording:
-        make_current(known.before)
+    make_former(known.recording, known.before)
     finish(known.recording, *ending)
 
 

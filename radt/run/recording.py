@@ -19,10 +19,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from radt.errors import cut, described, text_of
-from radt.home import RunDir
+from radt.home import RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import LogScalar
 from radt.model import RunStatus
@@ -52,8 +52,7 @@ class Handle(Protocol):
     log_metric: LogScalar
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a block was entered. A task is an asyncio task; None outside of any."""
 
     pid: int
@@ -210,6 +209,12 @@ def make_current(recording: Recording | None) -> Recording | None:
     return before
 
 
+def make_former(recording: Recording, before: Recording | None) -> None:
+    """Have this context log to the run before, unless it logs to neither of them."""
+    if _current.get() is recording:
+        _current.set(before)
+
+
 def belongs_to_a_run() -> bool:
     """Return whether a runner, or a process above this one, has a run open for this process."""
     return inside_a_run() and not any(r.is_own and r.parent is None for r in _process.open)
@@ -223,8 +228,16 @@ def of_process() -> Recording | None:
     with _process.lock:
         recording = current()
         if recording is None and belongs_to_a_run():
-            recording = Recording(_joined(find_target(None, _process.owned)), Place.here())
+            recording = Recording(_joined(_target(RunOptions())), Place.here())
         return recording
+
+
+def _target(options: RunOptions) -> Target:
+    """Return where values go from now on; that of a run that is joined is looked for once."""
+    known = _process.joined.get(os.environ.get(RUN_ID_VARIABLE, ""))
+    if known is not None and inside_a_run():
+        return known.target
+    return find_target(options.home, _process.owned, options.ranks)
 
 
 def _joined(target: Target) -> Joined:
@@ -277,7 +290,7 @@ def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
     if outer is not None and is_inside and outer.place != place:  # in a thread or task of its block
         return _child(outer.backend, options, place)
     _process.withdraw()
-    target = find_target(options.home, _process.owned, options.ranks)
+    target = _target(options)
     if target.part is Part.NONE:
         return Recording(Off(target), place)
     if target.part is Part.MEMBER:
@@ -311,18 +324,22 @@ def begin_child(owner: Recording | None, name: str, options: RunOptions) -> Reco
     return recording
 
 
-def begin(parent: Recording | None, options: RunOptions) -> Recording:
-    """Begin a run of its own, or a child, that is open until `finish`."""
+def begin(parent: Recording | None, options: RunOptions, *, encloses: bool) -> Recording:
+    """Begin a run of its own, or a child, that is open until `finish`.
+
+    Args:
+        parent: The run that it is a child of; None for none.
+        options: What the script says of it.
+        encloses: Whether blocks of this thread and task join it.
+    """
     with _process.lock:
-        place = Place.here()
+        place = Place.here() if encloses else Place(os.getpid(), thread=0)
         if parent is not None:
             recording = _new_child(parent.backend, options.name or "run", options, place)
         else:
             try:
                 _process.withdraw()
-                recording = _new_run(
-                    find_target(options.home, _process.owned, options.ranks), options, place
-                )
+                recording = _new_run(_target(options), options, place)
             finally:
                 _process.publish()
         recording.depth = 1

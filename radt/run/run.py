@@ -46,6 +46,7 @@ from radt.run.recording import (
     enter,
     leave,
     make_current,
+    make_former,
     measure,
 )
 from radt.run.standalone import RunOptions
@@ -53,6 +54,8 @@ from radt.run.steps import Batch, Batches
 from radt.run.target import wait_for_others
 
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
+_NO_JOURNAL = NullJournal(lambda: warn_once(_OUTSIDE))
+_NO_INSTRUMENTS = Instruments(_NO_JOURNAL)
 
 
 class Run:
@@ -141,20 +144,14 @@ class Run:
         self._use(None)
 
     def _use(self, recording: Recording | None) -> None:
-        if recording is None:
-            outside = NullJournal(lambda: warn_once(_OUTSIDE))
-            self._log_to(outside, Instruments(outside))
-        else:
+        journal: NullJournal | JournalWriter | LimitedJournal = _NO_JOURNAL
+        self._instruments = _NO_INSTRUMENTS
+        if recording is not None:
             self._last = recording
             watch = recording.watch
             journal = recording.backend.journal if watch is None else watch.journal
-            self._log_to(journal, recording.instruments)
-        self._recording = recording
-
-    def _log_to(
-        self, journal: NullJournal | JournalWriter | LimitedJournal, instruments: Instruments
-    ) -> None:
-        self._journal, self._instruments = journal, instruments
+            self._instruments = recording.instruments
+        self._recording, self._journal = recording, journal
         self.log_metric = journal.scalar
 
     def __enter__(self) -> Self:
@@ -231,8 +228,7 @@ class Run:
             self._end_epoch()
             self._use(None)
         leave(recording, None if at_limit else error)
-        if make_current(before) is not recording:  # it was left in another thread or task
-            make_current(before)
+        make_former(recording, before)
         return at_limit
 
     def finish(self, exit_code: int | BaseException | None = None) -> None:

@@ -89,11 +89,20 @@ def test_a_dead_one_is_started_again_and_told(recorded: Recorded) -> None:
 
 
 def test_a_store_that_has_moved_is_not_delivered_from_where_it_was(recorded: Recorded) -> None:
+    deliverer = recorded.deliverer
+    recorded.die()
+    deliverer.ensure({})
     STORE.rename("moved.db")
+    wait_for(lambda: deliverer.check() or deliverer.gone)
+    assert len([line for line in recorded.lines if line.startswith("start")]) == 1
+
+
+def test_a_store_that_is_about_to_be_made_is_delivered(recorded: Recorded) -> None:
+    """A script begins while its collector starts."""
+    STORE.unlink()
     recorded.deliverer.ensure({})
-    recorded.deliverer.check()
-    assert recorded.deliverer.gone
-    assert recorded.lines == []
+    wait_for(lambda: recorded.lines == ["start http://u:pw@host None", "news"])
+    recorded.deliverer.kill()
 
 
 def test_another_environment_needs_another_process(recorded: Recorded) -> None:
