@@ -23,7 +23,6 @@ from radt.frontend.export.request import (
     PICTURE_PATH,
     VIEW_PATH,
     Asked,
-    BusyError,
     FileFormat,
     Share,
     Turnstile,
@@ -33,6 +32,7 @@ from radt.frontend.export.request import (
 )
 from radt.frontend.export.shown import python_code, shown_charts, shown_schema, shown_tables
 from radt.frontend.export.tables import full_schema, full_tables, measure, written
+from radt.frontend.helper import BusyError
 from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import MAX_QUERY, View
 from radt.units import plural

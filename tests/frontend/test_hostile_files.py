@@ -1,0 +1,311 @@
+"""Files that were made to exhaust whoever looks at them: previews, images, figures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from radt.frontend.data.run import previews
+from radt.frontend.data.run.images import too_large
+from radt.frontend.data.run.previews import Previews
+from radt.frontend.helper import BusyError, Helper
+
+#: Of a helper with all its libraries.
+MEMORY_KB = 500_000
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Previews]:
+    made = Previews()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def read(reader: Previews, tmp_path: Path) -> Callable[[str, bytes], dict[str, Any]]:
+    """Read a preview in a helper, and see how much memory that took."""
+
+    def read(name: str, content: bytes) -> dict[str, Any]:
+        path = tmp_path / name
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            answer = reader.read(file, name)
+        assert len(answer) < 2**23
+        for helper in reader.helpers.all:
+            if helper.running is not None:
+                status = Path(f"/proc/{helper.running.process.pid}/status").read_text()
+                (peak_kb,) = (line.split()[1] for line in status.splitlines() if "VmHWM" in line)
+                assert int(peak_kb) < MEMORY_KB
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    return read
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", **options)
+    return buffer.getvalue()
+
+
+def one_string_in_a_dictionary() -> bytes:
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 1000), pa.array(["x" * 20_000_000]))
+    return parquet(pa.table({"s": values}))
+
+
+def a_long_list() -> bytes:
+    values = pa.ListArray.from_arrays([0, 60_000_000], pa.array(np.zeros(60_000_000, np.int8)))
+    return parquet(pa.table({"s": values}))
+
+
+def large_groups_after_a_small_one() -> bytes:
+    return parquet(pa.table({"s": ["x", *["y" * 5_000_000] * 20]}), row_group_size=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "note", "rows"),
+    [
+        (
+            "a.parquet",
+            one_string_in_a_dictionary,
+            "The first 32 of 1,000 rows: the rows are large",
+            32,
+        ),
+        (
+            "a.parquet",
+            large_groups_after_a_small_one,
+            "The first 15 of 21 rows: the rows are large",
+            15,
+        ),
+        ("a.parquet", a_long_list, "Not shown: reading it takes more than 419 MB of memory", 0),
+        (
+            "a.json",
+            lambda: b"[" * 500 + b"1," * 5000 + b"1" + b"]" * 500,
+            "Values nested deeper than 50 levels are shown as {…}",
+            0,
+        ),
+        ("a.json", lambda: b"[" + b"[]," * 5_000_000 + b"1]", "Cut after 262 KB", 0),
+        (
+            "a.json",
+            lambda: json.dumps({"columns": [], "data": [["x" * 900] * 200] * 60}).encode(),
+            "",
+            60,
+        ),
+        (
+            "a.json",
+            lambda: json.dumps({"columns": ["a"] * 200, "data": [["x" * 900] * 200] * 60}).encode(),
+            "The first 20 of 60 rows: the rows are large",
+            20,
+        ),
+        ("a.csv", lambda: b"a,b\n" + b"," * 7_000_000, "", 1),
+    ],
+)
+def test_what_a_preview_decodes_and_answers_is_limited(
+    read: Callable[[str, bytes], dict[str, Any]],
+    name: str,
+    make: Callable[[], bytes],
+    note: str,
+    rows: int,
+) -> None:
+    found = read(name, make())
+    assert (found["note"], len(found["rows"])) == (note, rows)
+    assert len(found["text"]) <= 256 * 1024
+    assert read("a.csv", b"x\n1\n")["rows"] == [["1"]]  # the next file is read
+
+
+def test_json_is_written_like_json(read: Callable[[str, bytes], dict[str, Any]]) -> None:
+    content = {"ü": [1, {"b": None, "…": "{…}"}, [], {}], "c": {"d": [[True]], "e": 1e99}}
+    found = read("a.json", json.dumps(content).encode())
+    assert found["text"] == json.dumps(content, indent=2, ensure_ascii=False)
+    assert found["note"] == ""
+
+
+def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    made = Previews()
+
+    def pids() -> list[int]:
+        return [one.running.process.pid for one in made.helpers.all if one.running is not None]
+
+    def rows() -> Any:
+        with path.open("rb") as file:
+            return json.loads(made.read(file, path.name))["rows"]
+
+    assert pids() == []
+    assert rows() == rows() == [["1"]]
+    (first,) = pids()
+    os.kill(first, 9)
+    made.helpers.all[-1].running.process.wait()  # type: ignore[union-attr]
+    assert rows() == [["1"]]
+    assert first not in pids()
+
+    began, go_on = threading.Semaphore(0), threading.Event()
+    ask = Helper.ask
+
+    def slowly(helper: Helper, *given: Any) -> tuple[bytes, bytes]:
+        began.release()
+        assert go_on.wait(180)
+        return ask(helper, *given)
+
+    monkeypatch.setattr(Helper, "ask", slowly)
+    threads = [threading.Thread(target=rows) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert began.acquire(timeout=180)
+    with pytest.raises(BusyError, match="Other files are being read"):
+        rows()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert rows() == [["1"]]
+    made.close()
+    assert pids() == []
+
+
+def test_a_preview_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Previews()
+    for helper in made.helpers.all:
+        helper.kind = replace(helper.kind, give_up_s=0.001)  # before it can start
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    with path.open("rb") as file:
+        found = json.loads(made.read(file, path.name))
+    assert found["note"] == f"Not shown: reading it takes longer than {previews.LIMIT_S} s"
+    assert all(helper.running is None for helper in made.helpers.all)
+
+
+def test_a_helper_ends_with_its_dashboard(
+    tmp_path: Path, wait_until: Callable[[Callable[[], object], str], None]
+) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    script = (
+        "import sys, time\n"
+        "from radt.frontend.data.run.previews import Previews\n"
+        "made = Previews()\n"
+        "made.read(open(sys.argv[1], 'rb'), 'a.csv')\n"
+        "print(*(one.running.process.pid for one in made.helpers.all if one.running), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "a.csv")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dashboard:
+        assert dashboard.stdout is not None
+        pid = int(dashboard.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        dashboard.kill()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the helper has ended")
+
+
+# -- images --------------------------------------------------------------------------------------
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG whose header says this size."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + header
+        + struct.pack(">I", zlib.crc32(header))
+        + bytes(1000)
+    )
+
+
+def encoded(**options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (53, 37)).save(buffer, **options)
+    return buffer.getvalue()
+
+
+def svg(content: str) -> bytes:
+    return f"<svg xmlns='http://www.w3.org/2000/svg'>{content}</svg>".encode()
+
+
+def laughs(count: int) -> bytes:
+    """An SVG in which each group repeats the one before ten times."""
+    groups = (f"<g id='a{n}'>" + f"<use href='#a{n - 1}'/>" * 10 + "</g>" for n in range(1, count))
+    return svg(f"<g id='a0'><rect/></g>{''.join(groups)}<use href='#a{count - 1}'/>")
+
+
+def embedded(content: bytes, media_type: str = "image/png") -> bytes:
+    data = base64.b64encode(content).decode()
+    return svg(f"<image href='data:{media_type};base64,\n{data}'/>")
+
+
+BOMB = png_of(60_000, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        *((encoded(format=kind), "") for kind in ("PNG", "JPEG", "GIF", "WEBP")),
+        (encoded(format="JPEG", progressive=True, exif=b"Exif\0\0" + bytes(60_000)), ""),
+        (encoded(format="WEBP", lossless=True), ""),
+        (encoded(format="WEBP", exif=b"Exif\0\0x"), ""),
+        (BOMB, "the image has 60,000 × 60,000 pixels, more than 50 million"),
+        (b"GIF89a" + struct.pack("<HH", 60_000, 60_000), "the image has 60,000 × 60,000"),
+        (b"\xff\xd8\xff\xc2\0\x11\x08\xff\xff\xff\xff\x03", "the image has 65,535 × 65,535"),
+        (b"RIFF....WEBPVP8X" + b"\xff" * 14, "the image has 16,777,216 × 16,777,216"),
+        *((b, "it does not begin as a PNG") for b in (b"", b"GIF89a", b"\xff\xd8", b"<svg/>")),
+        (encoded(format="BMP"), "it does not begin as a PNG"),
+    ],
+)
+def test_images_are_not_sent_to_be_shown_if_they_decode_to_too_much(
+    content: bytes, reason: str
+) -> None:
+    _check(content, "image/png", reason)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (svg("<rect fill='url(#a)'/>"), ""),
+        (laughs(4), ""),
+        (laughs(12), "the SVG draws more than 200,000 elements"),
+        (svg("<g id='a'><use href='#a'/></g>"), "the SVG draws more than 200,000 elements"),
+        (b"<!DOCTYPE svg [<!ENTITY a 'b'>]>" + svg("&a;"), "the SVG defines entities"),
+        (svg("x").decode().encode("utf-16"), ""),
+        (embedded(png_of(100, 100)), ""),
+        (embedded(BOMB), "the images in the SVG have an unknown size"),
+        (embedded(BOMB).replace(b"data:", b"&#100;ata:"), "the images in the SVG have an unknown"),
+        (embedded(svg(""), "image/svg+xml"), "the images in the SVG have an unknown size"),
+        (svg("x" * 9_000_000), "the SVG has 9.0 MB, more than 8.4 MB"),
+        (b"\0\xff", ""),
+    ],
+)
+def test_drawings_are_not_sent_to_be_shown_if_they_draw_too_much(
+    content: bytes, reason: str
+) -> None:
+    _check(content, "image/svg+xml", reason)
+
+
+def _check(content: bytes, media_type: str, reason: str) -> None:
+    file = Path("/proc/self/fd") / str(os.memfd_create("image"))
+    file.write_bytes(content)
+    with file.open("rb") as opened:
+        found = too_large(opened, media_type)
+        assert opened.tell() == 0
+    os.close(int(file.name))
+    assert found.startswith(f"Not shown: {reason}") if reason else found == ""
