@@ -208,8 +208,7 @@ class MlflowLocation:
                     with artifacts.open(inside) as file, target.open("wb") as copy:
                         shutil.copyfileobj(file, copy)
                 else:
-                    downloaded: str = artifacts.download_artifacts(inside, str(folder))  # type: ignore[no-untyped-call]
-                    Path(downloaded).replace(target)
+                    Path(_downloaded(artifacts, inside, folder)).replace(target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -342,6 +341,25 @@ def _of_run(run_id: str, path: str, tracking_uri: str) -> Location:
     else:
         location = MlflowLocation(tracking_uri, found_id, "")
     return location.below(path) if path else location
+
+
+def _downloaded(artifacts: ArtifactRepository, path: str, folder: Path) -> str:
+    """Return the file in ``folder`` that MLflow has copied there.
+
+    Raises:
+        FileNotFoundError: MLflow's listing does not have it.
+        MlflowException: It cannot be copied.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        copied: str = artifacts.download_artifacts(path, str(folder))  # type: ignore[no-untyped-call]
+    except MlflowException as error:  # does not say why
+        above = path.rpartition("/")[0]
+        if path not in {entry.path for entry in artifacts.list_artifacts(above or None)}:
+            raise FileNotFoundError(path) from error
+        raise
+    return copied
 
 
 def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
