@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -21,8 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from plotly import express as px
+from plotly import graph_objects as go
 
 from radt.frontend.data.run import previews
+from radt.frontend.data.run.figure import figure_of
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.previews import Previews
 from radt.frontend.helper import BusyError, Helper
@@ -309,3 +313,153 @@ def _check(content: bytes, media_type: str, reason: str) -> None:
         assert opened.tell() == 0
     os.close(int(file.name))
     assert found.startswith(f"Not shown: {reason}") if reason else found == ""
+
+
+# -- figures -------------------------------------------------------------------------------------
+
+
+def drawn(data: list[dict[str, Any]], layout: dict[str, Any]) -> Any:
+    """What reaches the browser of a figure; its note if it is not drawn."""
+    html = f'<div class="plotly-graph-div"></div>Plotly.newPlot("a", {json.dumps(data)}, '
+    found = figure_of(f"{html}{json.dumps(layout)})")
+    assert found is not None
+    return json.loads(found.json) if found.json else found.note
+
+
+def typical_figures() -> Iterator[go.Figure]:
+    frame = px.data.tips()
+    yield px.scatter(frame, x="total_bill", y="tip", color="sex", facet_col="day", trendline=None)
+    yield px.bar(frame, x="day", y="tip", pattern_shape="sex", text_auto=True)
+    yield px.histogram(frame, x="tip", marginal="box", nbins=30)
+    yield px.violin(frame, y="tip", box=True, points="all")
+    yield px.density_heatmap(frame, x="tip", y="total_bill", nbinsx=20)
+    yield px.imshow(np.zeros((4, 6, 3), np.uint8))
+    yield px.imshow(np.arange(12.0).reshape(3, 4), text_auto=True)
+    yield px.pie(frame, values="tip", names="day", hole=0.3)
+    yield px.line(px.data.stocks(), x="date", y=["GOOG", "AAPL"], log_y=True).update_xaxes(
+        dtick="M1", tickformat="%b\n%Y", rangeslider_visible=True
+    )
+    steps = [{"method": "restyle", "label": "a", "args": ["visible", [True]]}]
+    contour = go.Contour(z=[[1, 2], [3, 4]], contours={"start": 1, "end": 4, "size": 0.5})
+    yield go.Figure(
+        contour,
+        {
+            "sliders": [{"steps": steps}],
+            "updatemenus": [{"buttons": [{"method": "relayout", "args": [{"yaxis.type": "log"}]}]}],
+            "xaxis": {"dtick": 1, "title": {"text": "<b>x</b><br>y", "font": {"size": 20}}},
+            "shapes": [{"type": "line", "x0": 0, "x1": 1, "line": {"dash": "dot"}}],
+            "annotations": [{"text": "here", "x": 1, "y": 1, "arrowhead": 2}],
+        },
+    )
+
+
+def test_figures_that_people_draw_keep_all_that_they_have() -> None:
+    for figure in typical_figures():
+        content = json.loads(figure.to_json())
+        layout = {
+            name: value
+            for name, value in content["layout"].items()
+            if name not in ("template", "font", "width", "height")
+        }
+        found = drawn(content["data"], layout)
+        for part in layout.get("sliders", ()):
+            part["steps"][0]["args"] = [{"visible": [True]}]
+        assert found == {"data": content["data"], "layout": layout}
+
+
+LINE = [{"type": "scatter", "y": [0, 1]}]
+PNG = "data:image/png;base64," + base64.b64encode(png_of(8, 8)).decode()
+
+
+@pytest.mark.parametrize(
+    ("trace", "layout"),
+    [
+        ({}, {"grid": {"rows": 20_000, "columns": 20_000}}),
+        ({}, {"xaxis": {"dtick": 1e-9}}),
+        ({"y": [5]}, {"yaxis": {"dtick": 1e-9}}),
+        ({}, {"xaxis2": {"minor": {"dtick": 1e-9}}}),
+        ({}, {"xaxis": {"dtick": "L1e-9", "nticks": 1e9}}),
+        ({"x": ["1001-01-01", "8001-01-01"]}, {"xaxis": {"dtick": 1.007}}),
+        ({"type": "histogram", "y": None, "x": [1] * 900}, {"yaxis": {"dtick": 1.007}}),
+        ({"x": ["a"] * 900}, {"xaxis": {"dtick": 1.007}}),
+        ({"x0": 0, "dx": 9}, {"xaxis": {"dtick": 1.007}}),
+        ({"colorbar": {"dtick": 1e-9, "nticks": 1e9}}, {}),
+        ({"type": "contour", "contours": {"size": 1e-7}}, {}),
+        ({"type": "contour", "contours": {"size": 1e-7, "start": 0, "end": 5}}, {}),
+        ({"type": "contour", "ncontours": 1e7}, {}),
+        ({"type": "histogram", "xbins": {"size": 1e-7, "start": 0, "end": 5}, "nbinsx": 1e9}, {}),
+        ({"type": "violin", "bandwidth": 1e-9}, {}),
+        ({"type": "bar", "marker": {"pattern": {"size": 1e-4}}}, {}),
+        ({"line": {"dash": "0.0001px"}}, {}),
+        ({}, {"images": [{"source": "https://evil.example/a.png"}]}),
+        ({"type": "image", "source": PNG.replace("image/png", "image/svg+xml")}, {}),
+        ({}, {"xaxis": {"rangebreaks": [{"values": [1], "dvalue": 1e-9}]}}),
+        ({}, {"updatemenus": [{"buttons": [{"args": ["xaxis.dtick", 1e-9]}]}]}),
+        ({}, {"updatemenus": [{"buttons": [{"args": [{"contours.size": 1e-9}]}]}]}),
+        ({}, {"sliders": [{"steps": [{"method": "animate"}]}], "__proto__": {"polluted": 1}}),
+        ({}, {"xaxis99999999": {}, "template": {}, "transition": {"duration": 1}}),
+    ],
+)
+def test_what_makes_plotly_create_or_fetch_things_is_left_out(
+    trace: dict[str, Any], layout: dict[str, Any]
+) -> None:
+    found = drawn([LINE[0] | trace], layout)
+    text = json.dumps(found)
+    assert not re.search(
+        r"e-|000|007|L1|evil|svg|break|polluted|99|animate|duration|template|px", text
+    ), text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<b>a</b><br>b<extra></extra>", "<b>a</b><br>b<extra></extra>"),
+        ('<span style="background:url(https://evil.example)">a</span>', "<span>a</span>"),
+        ("<a href='https://evil.example'>a</a>", "a"),
+        ("<A\nHREF=x>a", "a"),
+        ("1 < 2 > 1", "1 &lt; 2 > 1"),
+        ("<%{customdata[0]}>", "&lt;%{customdata[0]}>"),
+        ("<a <b>", "&lt;a <b>"),
+        ("<b<a href=x>", "&lt;b"),
+    ],
+)
+def test_texts_of_figures_have_neither_links_nor_styles(text: str, shown: str) -> None:
+    found = drawn([{"type": "scatter", "y": [1], "text": [text]}], {"title": {"text": text}})
+    assert found["layout"]["title"]["text"] == found["data"][0]["text"][0] == shown
+
+
+@pytest.mark.parametrize(
+    ("data", "layout", "note"),
+    [
+        ([{"type": "scatter", "mode": "markers", "y": [1] * 60_000}], {}, "with 60,00"),
+        (
+            [
+                {
+                    "type": "bar",
+                    "y": {"dtype": "i1", "bdata": base64.b64encode(bytes(60_000)).decode()},
+                }
+            ],
+            {},
+            "with 60,00",
+        ),
+        ([{"type": "bar", "y": {"dtype": "O", "bdata": "AAAA"}}], {}, "with numbers of type O"),
+        (LINE * 3000, {}, "of 3,001 parts"),
+        (LINE, {f"xaxis{n}": {} for n in range(2, 300)}, "of 300 parts"),
+        (LINE, {"annotations": [{}] * 3000}, "of 3,002 parts"),
+        (
+            [
+                {
+                    "type": "image",
+                    "source": "data:image/png;base64," + base64.b64encode(BOMB).decode(),
+                }
+            ],
+            {},
+            "with images beyond 50 million pixels",
+        ),
+        (LINE, {"meta": 1, "title": json.loads("[" * 100 + "]" * 100)}, "nested deeper than 20"),
+    ],
+)
+def test_figures_with_too_much_are_not_drawn(
+    data: list[dict[str, Any]], layout: dict[str, Any], note: str
+) -> None:
+    assert drawn(data, layout).startswith(f"A figure {note}")
