@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,15 +23,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from plotly import express as px
 from plotly import graph_objects as go
 
+from radt.frontend.app import create_app
+from radt.frontend.auth import Access
 from radt.frontend.data.run import previews
 from radt.frontend.data.run.figure import figure_of
 from radt.frontend.data.run.images import too_large
+from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run.previews import Previews
+from radt.frontend.data.source import Source
 from radt.frontend.helper import BusyError, Helper
+from tests.frontend.conftest import Demo
 
 #: Of a helper with all its libraries.
 MEMORY_KB = 500_000
@@ -463,3 +472,107 @@ def test_figures_with_too_much_are_not_drawn(
     data: list[dict[str, Any]], layout: dict[str, Any], note: str
 ) -> None:
     assert drawn(data, layout).startswith(f"A figure {note}")
+
+
+# -- mutated files -------------------------------------------------------------------------------
+
+
+@functools.cache
+def real_files() -> list[tuple[str, bytes]]:
+    table = pa.table({"n": range(50), "s": [f"name {n}" for n in range(50)], "l": [[[1], []]] * 50})
+    figure = next(typical_figures())
+    logged = {"columns": ["a", "b"], "data": [[1, "x"], [None, "ü"]]}
+    return [
+        ("a.parquet", parquet(table)),
+        ("a.csv", b"a,b\n" + b'1,"x"\n' * 20),
+        ("a.json", json.dumps(logged).encode()),
+        ("b.json", json.dumps({"a": [1.5, {"b": [None, "x"]}]}).encode()),
+        ("a.html", figure.to_html(include_plotlyjs=False).encode()),
+        ("a.md", b"# a\n\n* b\n"),
+        ("a.svg", laughs(3)),
+        *((f"a.{kind}", encoded(format=kind.upper())) for kind in ("png", "jpeg", "gif", "webp")),
+    ]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> tuple[str, bytes]:
+    """A real file of which parts are replaced, repeated, or missing."""
+    name, content = draw(st.sampled_from(real_files()))
+    tokens = [b"[" * 3000, b"]", b"{", b"9" * 400, b"\xff" * 8, b"\0", b"<", b",", b"e999", b'"']
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(content)))
+        end = min(len(content), start + draw(st.sampled_from([0, 1, 4, 200])))
+        repeated = content[start:end] * draw(st.sampled_from([0, 2, 2000]))
+        put = draw(st.one_of(st.just(repeated), st.sampled_from(tokens), st.binary(max_size=8)))
+        content = content[:start] + put + content[end:]
+    return name, content
+
+
+@given(file=mutated())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_mutated_file_is_more_than_a_preview_or_a_reason(
+    read: Callable[[str, bytes], dict[str, Any]], file: tuple[str, bytes]
+) -> None:
+    """In time: a helper that takes too long says so, which is a failure here."""
+    name, content = file
+    media_type = MEDIA_TYPES.get(suffix_of(name))
+    if media_type is not None:
+        with tempfile.TemporaryFile() as image:
+            image.write(content)
+            image.seek(0)
+            too_large(image, media_type)
+        return
+    found = read(name, content)
+    assert "It cannot be read" not in found["note"], found["note"]
+    assert "longer than" not in found["note"]
+    if found["figure"]:
+        _check_figure(json.loads(found["figure"]))
+
+
+def _check_figure(value: Any) -> None:
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            _check_figure(item)
+        elif isinstance(item, str):
+            assert not re.search(r"<\S+\s|<a|https?:", item), item
+    if isinstance(value, dict):
+        assert not {"template", "__proto__", "frames", "bandwidth"} & set(value)
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=8,
+)
+
+
+@given(
+    body=st.one_of(
+        VALUES,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "runs": st.one_of(st.lists(st.text(max_size=5)), VALUES),
+                "tags": VALUES,
+                "text": VALUES,
+                "name": VALUES,
+                "address": VALUES,
+                "starred": VALUES,
+            },
+        ),
+    ),
+    broken=st.sampled_from(["", "[" * 2000, "\\ud800", "\0"]),
+    path=st.sampled_from(["/notes", "/views", "/export/prepare", "/export/open"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_request_to_change_notes_or_views_fails_here(
+    demo: Demo, source: Source, body: Any, broken: str, path: str
+) -> None:
+    client = create_app(source, Access()).server.test_client()
+    text = json.dumps(body)
+    middle = len(text) // 2
+    for data in (text, text[:middle] + broken + text[middle:]):
+        answer = client.post(
+            path, data=data, content_type="application/json", headers={"Host": "127.0.0.1"}
+        )
+        assert answer.status_code in (200, 400, 404, 413), answer.text
