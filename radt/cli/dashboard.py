@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 import webbrowser
 from pathlib import Path
@@ -161,6 +160,10 @@ def _access(
 
 def _has_other_users() -> bool:
     """Return whether people other than this user have accounts here that they can log in to."""
+    try:
+        import pwd
+    except ImportError:  # not every system has accounts in this form
+        return False
     names = {
         user.pw_name
         for user in pwd.getpwall()

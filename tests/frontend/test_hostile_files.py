@@ -150,6 +150,24 @@ def test_json_is_written_like_json(read: Callable[[str, bytes], dict[str, Any]])
     assert found["note"] == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("[" * 1000, "text"),
+        ("**a _b " * 300, "text"),
+        (">" * 60 + " a", "text"),
+        ("* " * 60 + "a", "text"),
+        ("* [a](b) `c`\n" * 100 + "\n" + "-" * 80, "markdown"),
+    ],
+)
+def test_markdown_that_hangs_a_browser_is_shown_as_text(
+    read: Callable[[str, bytes], dict[str, Any]], text: str, kind: str
+) -> None:
+    found = read("a.md", text.encode())
+    assert (found["kind"], found["text"]) == (kind, text)
+    assert bool(found["note"]) == (kind == "text")
+
+
 def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

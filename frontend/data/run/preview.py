@@ -13,8 +13,9 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from radt import units
@@ -29,6 +30,11 @@ _TABLE_CHARS = 2 * 2**20
 _TEXT_BYTES = 256 * 1024
 _CSV_BYTES = 8 * 2**20
 _JSON_BYTES = 16 * 2**20
+#: What may begin a link, an emphasis or the like, in a paragraph or a list.
+_MARKS = re.compile(r"[\[*_`~!<]")
+_MAX_MARKS = 600
+#: A line that begins this many quotations and lists within each other.
+_NESTED = re.compile(r"^[ \t]*(?:>[ \t]*|[*+-][ \t]+){50}", re.MULTILINE)
 _JSON_DEPTH = 50
 #: Stands for what is nested deeper.
 _LEFT_OUT = "{…}"
@@ -73,7 +79,9 @@ def preview(file: BinaryIO, path: str) -> Preview:
         return _json(file)
     if kind is Kind.FIGURE:
         return _figure(file)
-    return _text(file, kind)
+    if kind is Kind.MARKDOWN:
+        return _markdown(file)
+    return _text(file)
 
 
 def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
@@ -84,6 +92,18 @@ def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
         return Preview(None, note="Not a text, image, table, sound or film")
     size = os.fstat(file.fileno()).st_size
     return Preview(kind, text, note=_cut(size) if size > len(data) else "")
+
+
+def _markdown(file: BinaryIO) -> Preview:
+    """Return Markdown as a text if browsers would take minutes to parse it."""
+    read = _text(file, Kind.MARKDOWN)
+    blocks = re.split(r"\n\s*\n", read.text)
+    if any(len(_MARKS.findall(block)) > _MAX_MARKS for block in blocks) or _NESTED.search(
+        read.text
+    ):
+        notes = [read.note, "Shown as text: too many marks of Markdown without an empty line"]
+        return replace(read, kind=Kind.TEXT, note=". ".join(filter(None, notes)))
+    return read
 
 
 def _cut(size: int) -> str:
