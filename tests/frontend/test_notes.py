@@ -212,8 +212,8 @@ def test_a_run_with_thousands_of_tags_shows_the_first_of_them(
     demo: Demo, serve: Callable[..., str], watched: Watched
 ) -> None:
     run_id = demo.quickstart().run_ids["solo a"]
-    demo.writer.put_tags(run_id, {f"tag {n:05}": "x" for n in range(20_000)})
-    demo.writer.commit()
+    with demo.writer.transaction():
+        demo.writer.put_tags(run_id, {f"tag {n:05}": "x" for n in range(20_000)})
     page = watched.page
     page.goto(f"{serve()}/run?id={run_id}")
     expect(page.locator(".notes-tags")).to_contain_text("and 19,800 more")
