@@ -64,7 +64,7 @@ def figure_of(html: str) -> LoggedFigure | None:
         return LoggedFigure(json.dumps(FigureContent.of(traces, layout), allow_nan=False))
     except NotDrawnError as error:
         return LoggedFigure(note=f"{error} is not drawn here")
-    except (ValueError, RecursionError):
+    except (ValueError, OverflowError, RecursionError):
         return None
 
 

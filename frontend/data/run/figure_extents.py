@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 MAX_DEPTH = 20
@@ -17,8 +18,8 @@ _MAX_ELEMENTS = 50_000
 _ADDING = frozenset({"bar", "box", "violin", "histogram", "histogram2d", "histogram2dcontour"})
 #: Numbers outside of arrays that axes and scales of colours reach to.
 _COORDINATES = frozenset({"x", "y", "x0", "x1", "y0", "y1", "cmin", "cmax", "zmin", "zmax", "sum"})
-_DATE = re.compile(r"(-?\d{4})-(\d\d)")
-_MONTH_MS = 30 * 24 * 3600 * 1000
+_DATE = re.compile(r"\s*(-?\d{4}|\d\d)(?:-(\d?\d)(?:-(\d?\d))?)?")
+_DAY_MS = 24 * 3600 * 1000
 
 
 class NotDrawnError(Exception):
@@ -70,16 +71,27 @@ class Extents:
 
     def _add(self, direction: str, value: object) -> float:
         self.values += 1
-        number = float(value) if isinstance(value, int | float) else 0.0
         if isinstance(value, str):
             self._texts[direction] += 1
-            if (date := _DATE.match(value)) is not None:
-                number = (12 * int(date[1]) + int(date[2])) * _MONTH_MS
-        if math.isfinite(number):
+            numbers = _numbers_in(value)
+        else:
+            numbers = [float(value)] if isinstance(value, int | float) else []
+        for number in filter(math.isfinite, numbers):
             low, high = self._ranges.get(direction, (number, number))
             self._ranges[direction] = min(low, number), max(high, number)
-            return number
-        return 0.0
+        return numbers[0] if numbers and math.isfinite(numbers[0]) else 0.0
+
+
+def _numbers_in(text: str) -> list[float]:
+    """Return what Plotly may read a text as: a number, the first and last moment of a date."""
+    numbers = []
+    with suppress(ValueError):
+        numbers.append(float(text))
+    if (date := _DATE.match(text)) is not None:
+        year, month, day = (int(part or 0) for part in date.groups())
+        days = (12 * year + month) * 31 + day
+        numbers += [days * _DAY_MS, (days + (1 if day else 31 if month else 372)) * _DAY_MS]
+    return numbers
 
 
 def _has_elements(trace: dict[str, Any]) -> bool:
