@@ -27,6 +27,7 @@ from radt.frontend.security import (
     IS_PROXY,
     LOCAL_NAMES,
     REFUSED,
+    StrictJson,
     TrustedProxies,
     content_policy,
     harden,
@@ -36,6 +37,7 @@ from radt.frontend.security import (
     is_numeric,
     networks,
     own_names,
+    own_path,
     refusal,
 )
 
@@ -77,6 +79,7 @@ class Access:
         user_header: The header in which a proxy names the user; only users that it names get in.
         names: Further names by which visitors call the dashboard.
         write_token: What visitors have to show to change notes and saved views, if they may.
+        is_read_only: Nobody may change them.
 
     Raises:
         UsageError: These do not go together, or would let in everybody.
@@ -88,6 +91,7 @@ class Access:
     user_header: str = ""
     names: tuple[str, ...] = ()
     write_token: str | None = field(default=None, repr=False)
+    is_read_only: bool = False
 
     def __post_init__(self) -> None:
         networks(self.proxies)
@@ -123,6 +127,8 @@ class Access:
         ``is_own`` says that the store is a file of this machine's user: without other visitors than
         that user's, no token is needed.
         """
+        if self.is_read_only:
+            return False
         if self.write_token is None:
             return is_own and self.mode is Auth.NONE
         # In constant time, whatever part of it is right.
@@ -202,8 +208,7 @@ class _Token(Authenticator):
     def _let_in(self) -> Response:
         """Put a proof into a cookie, and take the token out of the address bar and history."""
         rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
-        # Only the path of this request: it cannot lead to another site.
-        path = "/" if request.path == LOGIN_PATH else "/" + request.path.lstrip("/\\")
+        path = "/" if request.path == LOGIN_PATH else own_path(request.path)
         response = redirect(f"{path}?{urlencode(rest)}" if rest else path, 303)
         # Lax: a link in a message leads to what it shows. Other sites' requests that would do harm
         # are refused by their origin (`radt.frontend.security.is_from_elsewhere`).
@@ -265,6 +270,7 @@ class Guard:
         """Check every request of the application, and harden every answer."""
         server = app.server
         server.config[_KEY] = self
+        server.json = StrictJson(server)
         server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
         server.config["MAX_FORM_MEMORY_SIZE"] = MAX_BODY_BYTES
 

@@ -26,9 +26,11 @@ from flask import Response, request
 from werkzeug.wsgi import FileWrapper, wrap_file
 
 from radt.errors import RadtError, RunNotFoundError, StoreError
+from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run_files import folders_of, open_below, spool_of
 from radt.frontend.data.source import Source
+from radt.frontend.helper import BusyError
 from radt.home import RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
@@ -37,7 +39,7 @@ from radt.trace.build import MAX_POINTS, write_trace
 log = logging.getLogger(__name__)
 
 _OUTPUT_LOG = RunDir(Path()).output_log.name
-_HTTP_REFUSED, _HTTP_MISSING, _HTTP_FAILED, _HTTP_BUSY = 403, 404, 500, 503
+_HTTP_REFUSED, _HTTP_MISSING, _HTTP_UNSHOWN, _HTTP_FAILED, _HTTP_BUSY = 403, 404, 415, 500, 503
 _TEXT = "text/plain; charset=utf-8"
 _BINARY = "application/octet-stream"
 #: An SVG may have styles of its own; nothing is loaded, and nothing runs.
@@ -110,6 +112,8 @@ def answered(make: Callable[[], Response]) -> Response:
         return make()
     except RunNotFoundError as error:
         return _text(str(error), _HTTP_MISSING)
+    except BusyError as error:
+        return _busy(str(error), 1)
     except RadtError as error:
         return _text(str(error), _HTTP_BUSY if isinstance(error, StoreError) else _HTTP_FAILED)
     except OSError as error:
@@ -193,6 +197,9 @@ def _view(source: Source, run_id: str, path: str) -> Response:
     if media_type is None:
         raise RunNotFoundError("only pictures, sounds and films are shown", "Download the file")
     file = open_artifact(source, _record(source, run_id), path)
+    if reason := too_large(file, media_type):
+        file.close()
+        return _text(f"{reason}. Download it to see it.", _HTTP_UNSHOWN)
     status = os.fstat(file.fileno())
     # Werkzeug's own wrapper can begin in the middle, which players ask for.
     response = Response(FileWrapper(file), mimetype=media_type, direct_passthrough=True)
@@ -208,9 +215,7 @@ def _view(source: Source, run_id: str, path: str) -> Response:
 def _trace(source: Source, run_id: str) -> Response:
     record = _record(source, run_id)
     if not _tracing.acquire(blocking=False):
-        response = _text("Another trace is being created. Try again in a few seconds.", _HTTP_BUSY)
-        response.headers["Retry-After"] = "5"
-        return response
+        return _busy("Another trace is being created. Try again in a few seconds.", 5)
     try:
         with tempfile.TemporaryDirectory(prefix="radt-trace-") as folder:
             path = Path(folder) / "trace.json.gz"
@@ -262,6 +267,12 @@ def disposition(name: str) -> str:
     text = name.encode("utf-8", "replace").decode("utf-8")
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_. ()") else "_" for c in text)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(text, safe='')}"
+
+
+def _busy(message: str, again_s: int) -> Response:
+    response = _text(message, _HTTP_BUSY)
+    response.headers["Retry-After"] = str(again_s)
+    return response
 
 
 def _text(message: str, status: int) -> Response:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import unquote
 
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
@@ -21,6 +22,7 @@ from radt.errors import RadtError, RunNotFoundError, UsageError
 from radt.frontend.auth import WRITE_TOKEN_VARIABLE, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.pages.page import attributes, in_browser, sentence
+from radt.frontend.security import own_path
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.records import SavedView
 from radt.store.writer import StoreWriter
@@ -28,9 +30,9 @@ from radt.store.writer import StoreWriter
 #: The header with the token of a visitor who may write.
 TOKEN_HEADER = "X-Radt-Write-Token"  # noqa: S105 - the header's name
 _MAX_NAME, _MAX_ADDRESS, _MAX_RUNS = 100, 60_000, 1000
-#: Two of them begin the address of another site.
-_SLASHES = "/\\"
-_BAD, _FORBIDDEN, _NOT_FOUND, _AWAY = 400, 403, 404, 503
+#: Tags in a request, and the characters in all of them.
+_MAX_TAGS, _MAX_TAG_CHARS = 100, 50_000
+_BAD, _FORBIDDEN, _NOT_FOUND, _TOO_LARGE, _AWAY = 400, 403, 404, 413, 503
 
 
 def notes_card(run_id: str) -> Component:
@@ -103,6 +105,10 @@ class _ForbiddenError(UsageError):
     """The visitor may not change the store."""
 
 
+class _TooLargeError(UsageError):
+    """A request would change too much at once."""
+
+
 def _may_write(source: Source) -> bool:
     guard = Guard.of(current_app)
     given = request.headers.get(TOKEN_HEADER, "")
@@ -134,8 +140,15 @@ def _edit(asked: dict[str, Any]) -> Edit:
     for key, value in asked.items():
         if not isinstance(value, kinds.get(key, ())):
             raise UsageError(f"Expected one of {', '.join(kinds)}, got {key[:_MAX_NAME]!r}")
-    if not all(isinstance(value, str) for value in asked.get("tags", {}).values()):
+    tags = asked.get("tags", {})
+    if not all(isinstance(value, str) for value in tags.values()):
         raise UsageError("Expected texts as values of tags")
+    chars = sum(len(key) + len(value) for key, value in tags.items())
+    if len(tags) > _MAX_TAGS or chars > _MAX_TAG_CHARS:
+        raise _TooLargeError(
+            f"Expected at most {_MAX_TAGS} tags with {_MAX_TAG_CHARS:,} characters in a request, "
+            f"got {len(tags):,} with {chars:,}"
+        )
     return Edit(**asked)
 
 
@@ -144,7 +157,7 @@ def _own(address: str) -> str:
     path, _, query = address.partition("?")
     if len(address) > _MAX_ADDRESS or not address.isprintable():  # browsers skip tabs
         raise UsageError(f"Expected an address of at most {_MAX_ADDRESS:,} printable characters")
-    return f"/{path.strip(_SLASHES)}" + (f"?{query}" if query else "")
+    return own_path(unquote(path)) + (f"?{query}" if query else "")
 
 
 def _answering(answer: Callable[..., BaseResponse]) -> Callable[..., BaseResponse]:
@@ -169,4 +182,6 @@ def _status(error: RadtError) -> int:
         return _NOT_FOUND
     if isinstance(error, _ForbiddenError):
         return _FORBIDDEN
+    if isinstance(error, _TooLargeError):
+        return _TOO_LARGE
     return _BAD if isinstance(error, UsageError) else _AWAY

@@ -17,9 +17,8 @@ from dash import Dash
 from flask import Response, request
 
 from radt.errors import ArchiveError, RunNotFoundError
-from radt.frontend.charts.logged import TEMPLATES
 from radt.frontend.data.run import log
-from radt.frontend.data.run.kinds import Kind, kind_of
+from radt.frontend.data.run.kinds import kind_of
 from radt.frontend.data.run.media import (
     HEAD_BYTES,
     Sequence,
@@ -27,7 +26,6 @@ from radt.frontend.data.run.media import (
     is_copy,
     sequences_of,
 )
-from radt.frontend.data.run.preview import preview
 from radt.frontend.data.run_files import Artifact, Listing, Place, list_artifacts
 from radt.frontend.data.source import Source
 from radt.frontend.files import answered, open_any_log, open_artifact, path_asked, refused
@@ -125,8 +123,7 @@ def _encoded(path: str) -> str:
 def _preview(source: Source, record: RunRecord) -> Response:
     path = path_asked()
     with open_artifact(source, record, path) as file:
-        read = preview(file, path)
-    return _json(asdict(read) | ({"templates": TEMPLATES} if read.kind is Kind.FIGURE else {}))
+        return _answer(source.previews.read(file, path))
 
 
 def _log(source: Source, record: RunRecord) -> Response:
@@ -152,6 +149,10 @@ def _place(name: str) -> int | None:
 
 
 def _json(content: dict[str, Any]) -> Response:
-    response = Response(json.dumps(content), mimetype="application/json")
+    return _answer(json.dumps(content))
+
+
+def _answer(content: str | bytes) -> Response:
+    response = Response(content, mimetype="application/json")
     response.headers["Cache-Control"] = "no-store"
     return response

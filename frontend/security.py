@@ -18,10 +18,11 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 from flask import Response, request
+from flask.json.provider import DefaultJSONProvider
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.wrappers import Request
 from werkzeug.wrappers import Response as BaseResponse
@@ -47,6 +48,8 @@ _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _EMBEDDED = frozenset({"object", "embed", "iframe", "frame", "fencedframe"})
 #: Media types of answers that depend on the visitor.
 _OWN = ("text/html", "application/json")
+#: Of JSON in requests; a page's layout is nested less than half as deep.
+_MAX_DEPTH = 100
 _STATIC, _OK = "/static/", 200
 
 
@@ -55,6 +58,42 @@ def refusal(message: str, status: int = 403) -> BaseResponse:
     response = BaseResponse(message + "\n", status=status, mimetype="text/plain")
     response.headers[REFUSED] = "yes"
     return response
+
+
+def own_path(path: str) -> str:
+    """Return the address of a path of this site, whatever characters are in the path.
+
+    Each segment is quoted and none is empty, so that no browser takes it for another site's.
+    """
+    return "/" + "/".join(quote(part, safe="") for part in path.split("/") if part)
+
+
+class StrictJson(DefaultJSONProvider):
+    """Reads the JSON of all requests: what no page sends is a bad request, never a failure here."""
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        """
+        Raises:
+            ValueError: It is not JSON, nested too deeply, or has text that is not Unicode.
+        """
+        try:
+            content = super().loads(s, **kwargs)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+        level, depth = [content], 0
+        while level:
+            if (depth := depth + 1) > _MAX_DEPTH:
+                raise ValueError("it is nested too deeply")
+            below: list[object] = []
+            for item in level:
+                if isinstance(item, str):
+                    item.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
+                elif isinstance(item, dict):
+                    below += [*item, *item.values()]
+                elif isinstance(item, list):
+                    below += item
+            level = below
+        return content
 
 
 def is_loopback(host: str) -> bool:

@@ -207,6 +207,15 @@ DASHBOARD_WRITE_TOKEN = Setting(
     default_text="none: only who uses an own store on this machine may",
     secret=True,
 )
+DASHBOARD_ARTIFACT_ROOT = Setting(
+    "",
+    ("RADT_DASHBOARD_ARTIFACT_ROOT",),
+    PATH,
+    Path(),
+    "Folder of this machine below which the dashboard shows artifacts that MLflow keeps at paths, "
+    "besides those of the data folder.",
+    default_text="none",
+)
 DASHBOARD_LOAD_URI = Setting(
     "",
     ("RADT_DASHBOARD_LOAD_URI",),
@@ -369,6 +378,7 @@ VARIABLES: tuple[Setting[Any], ...] = (
     RUNTIME_DIR,
     DASHBOARD_TOKEN,
     DASHBOARD_WRITE_TOKEN,
+    DASHBOARD_ARTIFACT_ROOT,
     DASHBOARD_LOAD_URI,
     ENVIRONMENTS,
     COLLECTOR_IDLE_S,

@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
+from radt import beneath
 from radt.errors import RunNotFoundError
 from radt.home import Home, RunDir
 from radt.store.backend import StoreAddress
@@ -25,16 +26,10 @@ from radt.store.records import RunRecord
 
 #: Files beyond this number are counted, not listed.
 MAX_LISTED = 1000
-#: Artifacts are not expected in deeper folders.
-_MAX_DEPTH = 12
 #: How much of a log's end is read.
 _TAIL_BYTES = 96 * 1024
 TAIL_LINES = 100
 _MAX_LINE = 2000
-_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
-# Non-blocking: opening a named pipe would block for ever.
-_FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
 # Colours and cursor movements (ECMA-48), titles of terminals.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -136,7 +131,7 @@ def list_artifacts(record: RunRecord, store: StoreAddress, max_files: int = MAX_
     artifacts: dict[str, Artifact] = {}
     count = 0
     for folder in folders_of(record, store):
-        for path, size_bytes in _walk(folder.path):
+        for path, size_bytes in beneath.list_files(folder.path):
             if path in artifacts:
                 continue
             count += 1
@@ -166,25 +161,12 @@ def open_below(root: Path, relative: str) -> BinaryIO:
     Raises:
         RunNotFoundError: As `opened`.
     """
-    parts = relative.split("/")
-    if not relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
-        raise _no_file(relative)
     try:
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for part in parts[:-1]:
-                below = os.open(part, _FOLDER, dir_fd=folder)
-                os.close(folder)
-                folder = below
-            number = os.open(parts[-1], _FILE, dir_fd=folder)
-        finally:
-            os.close(folder)
+        return beneath.open_file(root, relative)
     except (OSError, ValueError) as error:
-        raise _no_file(relative) from error
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise _no_file(relative)
-    return os.fdopen(number, "rb")
+        raise RunNotFoundError(
+            f"the run has no file {relative[:200]!r} here", "It may have been moved or deleted"
+        ) from error
 
 
 def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
@@ -211,27 +193,3 @@ def shown_line(line: str) -> str:
     parts = [part for part in line.split("\r") if part]
     line = _CONTROLS.sub("�", parts[-1] if parts else "")
     return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
-
-
-def _walk(root: Path) -> Iterator[tuple[str, int]]:
-    stack: list[tuple[Path, str, int]] = [(root, "", 0)]
-    while stack:
-        folder, prefix, depth = stack.pop()
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:
-            continue  # just being deleted
-        for entry in entries:
-            path = f"{prefix}{entry.name}"
-            with suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    if depth < _MAX_DEPTH:
-                        stack.append((Path(entry.path), f"{path}/", depth + 1))
-                elif entry.is_file(follow_symlinks=False):
-                    yield path, entry.stat(follow_symlinks=False).st_size
-
-
-def _no_file(relative: str) -> RunNotFoundError:
-    return RunNotFoundError(
-        f"the run has no file {relative[:200]!r} here", "It may have been moved or deleted"
-    )

@@ -26,6 +26,7 @@ from radt.errors import CodecError, RadtError, SchemaTooNewError, SchemaTooOldEr
 from radt.frontend.data.cells import Cells
 from radt.frontend.data.connections import Connection
 from radt.frontend.data.remote_files import RemoteFiles
+from radt.frontend.data.run.previews import Previews
 from radt.frontend.data.series_cache import Ask, Tracks
 from radt.model import SeriesKind
 from radt.store.backend import StoreAddress
@@ -78,6 +79,7 @@ class Source:
         self.address = StoreAddress.of(store)
         self.imports = imports
         self.remote = RemoteFiles()
+        self.previews = Previews()
         self._connection = Connection.of(self.address)
         self._lock = threading.Lock()
         # Held by the one thread that polls the store.
@@ -213,6 +215,7 @@ class Source:
             self.imports.close()
         self._connection.close()
         self.remote.close()
+        self.previews.close()
         self._forget_other_stores()
 
     def _ask(self) -> str:

@@ -1,9 +1,9 @@
 """Draws figures in a headless browser, for the dashboard that started it.
 
-It is a separate process, so that a hanging browser can be killed with all of its children, and its
-memory is freed when no pictures are requested. Requests are lines on its input (`Order`); it ends
-with its input. Kaleido's own server of one browser (``kaleido.start_sync_server``) waits for ever
-if Chrome cannot be started, so its class is used directly.
+It is a helper (`radt.frontend.helper`), so that a hanging browser can be killed with all of its
+children, and its memory is freed when no pictures are requested. Kaleido's own server of one
+browser (``kaleido.start_sync_server``) waits for ever if Chrome cannot be started, so its class is
+used directly.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of an order; ``length`` bytes of picture follow it."""
+    """Result of an order; ``length`` bytes of picture follow it, ``is_last``: nothing else does."""
 
     length: int = 0
     failure: str = ""
     detail: str = ""
+    is_last: bool = False
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -85,7 +86,7 @@ async def work(orders: BinaryIO, answers: BinaryIO) -> None:
                     browser = await stack.enter_async_context(kaleido)
             except TimeoutError:
                 detail = f"it did not start within {START_S:g} s"
-                say(Answer(failure=Failure.BROWSER, detail=detail))
+                say(Answer(failure=Failure.BROWSER, detail=detail, is_last=True))
                 return
             while line:
                 try:
@@ -98,9 +99,9 @@ async def work(orders: BinaryIO, answers: BinaryIO) -> None:
                     say(Answer(length=len(picture)), picture)
                 line = await asyncio.to_thread(orders.readline)
     except ChromeNotFoundError as error:
-        say(Answer(failure=Failure.NO_BROWSER, detail=str(error)))
+        say(Answer(failure=Failure.NO_BROWSER, detail=str(error), is_last=True))
     except (BrowserClosedError, BrowserFailedError) as error:
-        say(Answer(failure=Failure.BROWSER, detail=str(error)))
+        say(Answer(failure=Failure.BROWSER, detail=str(error), is_last=True))
 
 
 async def _draw(browser: Any, order: Order) -> bytes:

@@ -12,10 +12,11 @@ from enum import StrEnum
 from typing import Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from radt.errors import RadtError, UsageError
+from radt.errors import UsageError
 from radt.frontend.data.metrics import automatic_metrics, quantities
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, with_slots
+from radt.frontend.helper import BusyError
 from radt.frontend.selection import Selection
 from radt.frontend.view import View
 
@@ -142,10 +143,6 @@ def _count(single: Mapping[str, str], name: str, largest: int) -> int | None:
 #: Simultaneous downloads, in total and per address; the dashboard stays responsive meanwhile.
 MAX_DOWNLOADS = 4
 MAX_DOWNLOADS_EACH = 2
-
-
-class BusyError(RadtError):
-    """Too many exports are running already."""
 
 
 class Turnstile:

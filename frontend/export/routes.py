@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 
 from radt.errors import RadtError, UsageError
 from radt.frontend.data.source import Source
@@ -23,7 +23,6 @@ from radt.frontend.export.request import (
     PICTURE_PATH,
     VIEW_PATH,
     Asked,
-    BusyError,
     FileFormat,
     Share,
     Turnstile,
@@ -33,6 +32,7 @@ from radt.frontend.export.request import (
 )
 from radt.frontend.export.shown import python_code, shown_charts, shown_schema, shown_tables
 from radt.frontend.export.tables import full_schema, full_tables, measure, written
+from radt.frontend.helper import BusyError
 from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import MAX_QUERY, View
 from radt.units import plural
@@ -130,10 +130,12 @@ class _Routes:
 
     def open(self) -> Response:
         """Open a saved view: its query, and the picks that are not in this store."""
+        text = _body_text()
         try:
-            view = View.from_file(_body_text())
-        except RecursionError as error:
-            raise _no_view("its brackets are nested too deeply") from error
+            current_app.json.loads(text)
+        except ValueError as error:
+            raise _no_view(str(error)) from error
+        view = View.from_file(text)
         missing: list[str] = []
         try:
             missing = [str(pick) for pick in read_selection(self._source, view).missing]
@@ -260,8 +262,8 @@ def _no_view(reason: str) -> UsageError:
 
 def _body_json() -> Mapping[str, Any]:
     try:
-        body = json.loads(_body_text())
-    except (ValueError, RecursionError):
+        body = current_app.json.loads(_body_text())
+    except ValueError:
         body = None
     if not isinstance(body, dict):
         raise UsageError("the request is not a JSON object", "Load the page again")

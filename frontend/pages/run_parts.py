@@ -28,6 +28,8 @@ from radt.store.records import Float64Array
 
 #: The size of a metric's small curve.
 _CURVE_WIDTH, _CURVE_HEIGHT = 72, 20
+#: Rows of a table of parameters, tags or packages.
+_MAX_FACTS = 500
 
 
 def head(subject: RunSubject) -> Component:
@@ -358,8 +360,11 @@ def _facts_table(rows: Sequence[Component], heads: Sequence[str], title: str) ->
     columns = [
         html.Th(head or html.Span("name", className="unseen"), scope="col") for head in heads
     ]
+    shown = list(rows[:_MAX_FACTS])
+    if len(rows) > len(shown):
+        shown.append(html.Tr(html.Th(f"and {len(rows) - len(shown):,} more", scope="row")))
     table = html.Table(
-        [html.Thead(html.Tr(columns)), html.Tbody(list(rows))],
+        [html.Thead(html.Tr(columns)), html.Tbody(shown)],
         className="workload-table workload-values",
     )
     return _scrolling(table, title)

@@ -14,8 +14,32 @@
   async function ask(run, name, query) {
     const answer = await fetch(`/run/${encodeURIComponent(run.id)}/${name}?${query}`);
     if (answer.status === 204) return null;
-    if (!answer.ok) throw new Error((await answer.text()).trim());
+    if (!answer.ok) throw Object.assign(new Error((await answer.text()).trim()),
+      { again: answer.headers.get("Retry-After") });
     return answer.json();
+  }
+
+  const READING = 2; /* the server reads no more files at once (frontend/data/run/previews.py) */
+  const PATIENCE = 30;
+  const turns = [];
+  let reading = 0;
+
+  /* Fetch what is in a file: a few at once, and again while the server reads those of others. */
+  async function preview(run, path, isWanted = () => true) {
+    if (reading === READING) await new Promise((go) => turns.push(go));
+    else reading += 1;
+    try {
+      for (let tries = 1; isWanted(); tries += 1)
+        try {
+          return await ask(run, "preview", `path=${path}`);
+        } catch (error) {
+          if (!error.again || tries === PATIENCE) throw error;
+          await new Promise((done) => setTimeout(done, 1000 * error.again));
+        }
+    } finally {
+      if (turns.length) turns.shift()();
+      else reading -= 1;
+    }
   }
 
   const address = (run, action, path) => `/files/${encodeURIComponent(run.id)}/${action}?path=${path}`;
@@ -23,9 +47,18 @@
   /* What shows an image, a sound or a film; undefined for other kinds. */
   function player(run, kind, path, label) {
     const src = address(run, "view", path);
-    if (kind === "image") return h("img", { src, alt: label });
-    if (kind !== "audio" && kind !== "video") return undefined;
-    return h(kind, { src, controls: true, preload: "metadata", "aria-label": label });
+    if (!["image", "audio", "video"].includes(kind)) return undefined;
+    const why = h("p", { class: "workload-dim" });
+    const element = h(kind === "image" ? "img" : kind, kind === "image" ? { src, alt: label }
+      : { src, controls: true, preload: "metadata", "aria-label": label });
+    element.addEventListener("load", () => why.remove());
+    element.addEventListener("error", async () => {
+      const answer = await fetch(element.src);
+      if (answer.ok) answer.body.cancel(); /* a film may be large */
+      setText(why, answer.ok ? `The browser cannot show this as ${kind}.` : (await answer.text()).trim());
+      element.after(why);
+    });
+    return element;
   }
 
   /* A table, a figure or a text that the server has read; Markdown is text here. */
@@ -116,7 +149,7 @@
     } else if (played) shown.body.replaceChildren(played);
     else
       try {
-        const read = await ask(run, "preview", `path=${path}`);
+        const read = await preview(run, path, () => shown.path === path);
         const before = shown.body.querySelector(".run-figure") || undefined;
         if (shown.path === path) shown.body.replaceChildren(...content(run, path, read, label, before));
       } catch (error) {
@@ -195,5 +228,5 @@
     return names.length;
   }
 
-  window.radt.media = { address, ask, begin, content, fill, player };
+  window.radt.media = { address, ask, begin, content, fill, player, preview };
 })();

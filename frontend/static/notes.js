@@ -4,6 +4,7 @@
 (function () {
   const { h, refill, register, noUpdate, request } = window.radt;
   const TOKEN = "radt-write-token";
+  const SHOWN = 200; /* tags of a run; a script may set thousands */
 
   /* Ask a route, or have it change something; throws { cause, remedy }. */
   async function send(path, body) {
@@ -96,6 +97,8 @@
         save({ tags: { [key.trim()]: rest.join("=").trim() || "yes" } }, true);
       },
     });
+    const tags = Object.entries(notes.tags);
+    const hidden = tags.length - SHOWN;
     refill(card,
       h("div", { class: "notes-head" },
         mark("starred", notes.starred ? "★" : "☆", notes.starred ? "Take the star away" : "Give a star"),
@@ -109,7 +112,8 @@
         value: notes.text, "aria-label": "Notes", placeholder: "Notes", rows: 3, readonly: locked,
         onchange: (event) => save({ text: event.target.value }),
       }),
-      h("ul", { class: "notes-tags" }, Object.entries(notes.tags).map(tag), !locked && h("li", {}, added)),
+      h("ul", { class: "notes-tags" }, tags.slice(0, SHOWN).map(tag),
+        hidden > 0 && h("li", {}, `and ${hidden.toLocaleString("en")} more`), !locked && h("li", {}, added)),
       locked && tokenForm(() => draw(card, run, done)),
       result);
   }

@@ -45,29 +45,24 @@
     for (const button of document.querySelectorAll("#run-files button"))
       setAttribute(button, "aria-current", button.dataset.path === path && "true");
     const label = readable(path);
-    const { address, content, player } = window.radt.media;
+    const { address, content, player, preview } = window.radt.media;
     const head = h("div", { class: "run-preview-head" }, h("strong", {}, label),
       file && h("span", { class: "workload-dim" }, size(file[1])),
       h("a", { href: address(state, "artifact", path), download: "" }, "download"));
     markdown.hidden = true;
     const kind = file && file[2];
     const played = player(state, kind, path, label);
-    if (played) {
-      played.addEventListener("error", () =>
-        box.append(h("p", { class: "workload-dim" }, `The browser cannot show this as ${kind}.`)));
-      box.replaceChildren(head, played);
-      return;
-    }
+    if (played) return void box.replaceChildren(head, played);
     box.replaceChildren(head);
     try {
-      const read = await ask("preview", `path=${path}`);
+      const read = await preview({ id: state.id }, path);
       if (state.chosen !== path) return;
       if (read.kind === "markdown") {
         window.dash_clientside.set_props("run-markdown", { children: read.text });
         markdown.hidden = false;
       } else box.replaceChildren(head, ...content(state, path, read, label));
     } catch (error) {
-      if (error.name !== "AbortError" && state.chosen === path)
+      if (state.chosen === path)
         box.replaceChildren(head, h("p", { class: "workload-dim", role: "alert" }, error.message));
     }
   }

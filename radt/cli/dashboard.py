@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,10 @@ from radt.settings import STORE_URI, TRACKING_URI
 
 if TYPE_CHECKING:
     from radt.frontend.auth import Access
+
+#: Ids of people's accounts, as useradd and systemd give them.
+_FIRST_PERSON, _NOBODY = 1000, 65534
+_NO_SHELLS = frozenset({"nologin", "false", "sync"})
 
 
 @click.command("dashboard")
@@ -51,6 +56,12 @@ if TYPE_CHECKING:
     "Addresses that other machines can reach need a token or a proxy.",
 )
 @click.option(
+    "--read-only",
+    is_flag=True,
+    help="Let nobody change notes and saved views. Without it and without a token, everybody who "
+    "can log in to this machine may change those of your own store.",
+)
+@click.option(
     "--trust-proxy",
     metavar="ADDRESS",
     multiple=True,
@@ -80,6 +91,7 @@ def command(
     **visitors: Any,
 ) -> None:
     """Compare runs in the browser, including running ones."""
+    from radt.frontend.auth import Auth
     from radt.frontend.serve import Address, serve
     from radt.store.locate import View
 
@@ -89,6 +101,13 @@ def command(
     def ready(address: Address) -> None:
         is_there = view.store.path is None or view.store.path.exists()
         click.echo(f"radt dashboard · {view.store}\n\n  {address.url}\n\nCtrl-C stops it.")
+        if access.mode is Auth.NONE and _has_other_users():
+            may = "read this store" if access.is_read_only else "read this store and edit its notes"
+            click.echo(
+                f"Other users of this machine can {may} through this port: --token keeps them "
+                "out, --read-only keeps the notes as they are.",
+                err=True,
+            )
         if view.import_from:
             click.echo(f"Importing from {masked(view.import_from)}; the System page shows how far.")
         if access.is_in_the_clear:
@@ -109,6 +128,7 @@ def _access(
     *,
     host: str,
     token: bool,
+    read_only: bool,
     trust_proxy: tuple[str, ...],
     user_header: str,
     public_name: tuple[str, ...],
@@ -134,4 +154,20 @@ def _access(
         user_header,
         public_name,
         os.environ.get(WRITE_TOKEN_VARIABLE) or None,
+        read_only,
     )
+
+
+def _has_other_users() -> bool:
+    """Return whether people other than this user have accounts here that they can log in to."""
+    try:
+        import pwd
+    except ImportError:  # not every system has accounts in this form
+        return False
+    names = {
+        user.pw_name
+        for user in pwd.getpwall()
+        if _FIRST_PERSON <= user.pw_uid < _NOBODY
+        and Path(user.pw_shell or "/bin/sh").name not in _NO_SHELLS
+    }
+    return len(names) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from click.testing import CliRunner
 
 from radt.cli.dashboard import command
 from radt.errors import UsageError
@@ -97,10 +99,37 @@ def test_the_token_opens_once_and_a_cookie_keeps_open(with_token):
     assert with_token.get("/_dash-layout", headers=ELSEWHERE).status_code == 200
 
 
-def test_the_token_does_not_lead_elsewhere(with_token):
-    response = with_token.get(f"//attacker.example/?token={TOKEN}", headers=ELSEWHERE)
-    assert response.headers["Location"].startswith("/")
-    assert not response.headers["Location"].startswith("//")
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/%2F/attacker.example/", "/attacker.example"),
+        ("/%09/attacker.example", "/%09/attacker.example"),
+        ("/%5C/attacker.example", "/%5C/attacker.example"),
+        ("/%0d%0aLocation:%20x", "/%0D%0ALocation%3A%20x"),
+        ("/%0a", "/%0A"),
+        ("/%ed%a0%80", "/%EF%BF%BD%EF%BF%BD%EF%BF%BD"),
+        ("/view/a%2Fb", "/view/a/b"),
+    ],
+)
+def test_the_token_does_not_lead_elsewhere(with_token, path, location):
+    response = with_token.get(f"{path}?token={TOKEN}", headers=ELSEWHERE)
+    assert response.status_code == 303
+    assert response.headers["Location"] == location
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"a":' * 200 + "1" + "}" * 200, r'{"\ud800": 1}'])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/notes", "/views", "/export/prepare", "/export/open", "/_dash-update-component"),
+        *("/compare/facts", "/compare/figure"),
+    ],
+)
+def test_json_that_no_page_sends_is_a_bad_request(client, body, path):
+    answer = client.post(
+        path, data=body, content_type="application/json", headers={"Host": "localhost"}
+    )
+    assert answer.status_code == 400, answer.text
 
 
 def test_people_are_asked_for_the_token_on_a_page(with_token):
@@ -333,4 +362,35 @@ def test_the_command_serves_until_interrupted(demo):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=180)
     assert process.returncode == 0, errors
-    assert errors == ""
+    assert [line for line in errors.splitlines() if "Other users of this" not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "users", "warning"),
+    [
+        ([], [("a", 1000, "/bin/bash"), ("b", 1001, "/bin/zsh")], "read this store and edit"),
+        (["--read-only"], [("a", 1000, "/bin/bash"), ("b", 1001, "")], "read this store through"),
+        (["--token"], [("a", 1000, "/bin/bash"), ("b", 1001, "/bin/zsh")], ""),
+        (
+            [],
+            [
+                *(("a", 1000, "/bin/bash"), ("root", 0, "/bin/bash"), ("www", 33, "/bin/sh")),
+                *(("b", 1001, "/usr/sbin/nologin"), ("nobody", 65534, "/bin/sh")),
+            ],
+            "",
+        ),
+    ],
+)
+def test_on_a_machine_of_several_people_an_open_dashboard_says_so(
+    demo, monkeypatch, options, users, warning
+):
+    people = [pwd.struct_passwd((name, "x", uid, uid, "", "/", sh)) for name, uid, sh in users]
+    monkeypatch.setattr(pwd, "getpwall", lambda: people)
+    monkeypatch.setattr(
+        "radt.frontend.serve.serve", lambda *given: given[-1](Address("127.0.0.1", 8050))
+    )
+    home = ["--home", str(demo.store.parent), "--no-browser"]
+    done = CliRunner().invoke(command, [*home, *options])
+    assert done.exit_code == 0, done.output
+    assert ("Other users of this machine" in done.stderr) == bool(warning)
+    assert warning in done.stderr

@@ -29,7 +29,6 @@ from radt.frontend.export import tables as full
 from radt.frontend.export.print_layout import order
 from radt.frontend.export.request import (
     Asked,
-    BusyError,
     FileFormat,
     Share,
     Turnstile,
@@ -37,6 +36,7 @@ from radt.frontend.export.request import (
     file_name,
 )
 from radt.frontend.export.tables import GROUP_ROWS
+from radt.frontend.helper import BusyError
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import Scope, SeriesKind

@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from radt.frontend.export import renderer as rendering
 from radt.frontend.export.print_layout import Box, Merger, Place, Sheet, arranged, order
 from radt.frontend.export.render_worker import Answer, Failure, Order
 from radt.frontend.export.renderer import PictureError, Renderer
-from radt.frontend.export.request import Asked, BusyError, FileFormat, Share, pinned
+from radt.frontend.export.request import Asked, FileFormat, Share, pinned
+from radt.frontend.helper import BusyError, Helper
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo
@@ -232,12 +234,15 @@ def test_an_idle_browser_is_ended(
     monkeypatch.setenv("RADT_TEST_RENDERER", "idle")
     renderer = Renderer()
     renderer.draw(plain())
-    worker = renderer._worker
+    (helper,) = renderer.helpers.all
+    worker = helper.running
     assert worker is not None
-    renderer._idle_s = 0.2  # from the next picture on: with it the worker may be gone at once
+    helper.kind = replace(
+        helper.kind, idle_s=0.2
+    )  # from the next picture on: with it the worker may be gone at once
     renderer.draw(plain())
     wait_until(lambda: not chrome_processes("idle"), "the browser has ended")
-    wait_until(lambda: renderer._worker is None, "it is noticed")
+    wait_until(lambda: helper.running is None, "it is noticed")
     assert not Path(worker.folder).exists()
     renderer.close()
 
@@ -250,16 +255,17 @@ def test_one_that_hangs_is_given_up(
     monkeypatch.setenv("RADT_TEST_RENDERER", "hang")
     renderer = Renderer()
     renderer.draw(plain())
-    worker = renderer._worker
+    (helper,) = renderer.helpers.all
+    worker = helper.running
     assert worker is not None
     wait_until(lambda: len(chrome_processes("hang")) > 2, "the browser runs")
     os.kill(worker.process.pid, 19)  # SIGSTOP: it neither answers nor ends
-    renderer._give_up_s = 0.3
+    helper.kind = replace(helper.kind, give_up_s=0.3)
     with pytest.raises(PictureError, match="took too long"):
         renderer.draw(plain())
     wait_until(lambda: not chrome_processes("hang"), "the browser has ended")
     wait_until(lambda: not Path(worker.folder).exists(), "its folder is deleted")
-    renderer._give_up_s = 60.0
+    helper.kind = replace(helper.kind, give_up_s=60.0)
     assert renderer.draw(plain()).startswith(b"<svg")
     renderer.close()
     assert not Path(worker.folder).exists()
@@ -272,7 +278,7 @@ def test_the_browser_goes_with_the_dashboard(wait_until: Callable[..., None]) ->
         "from radt.frontend.export.render_worker import Order\n"
         "r = Renderer()\n"
         "r.draw(Order({'data': [], 'layout': {}}, 'svg', 10, 10, 1.0))\n"
-        "print(r._worker.folder, flush=True)\n"
+        "print(r.helpers.all[0].running.folder, flush=True)\n"
         "import time; time.sleep(600)\n"
     )
     dashboard = subprocess.Popen(
@@ -300,7 +306,7 @@ def test_a_missing_browser_is_said_with_its_remedy(
         renderer.draw(plain())
     assert "apt install chromium" in (raised.value.remedy or "")
     assert raised.value.is_lasting
-    assert renderer._worker is None
+    assert renderer.helpers.all[0].running is None
 
 
 @pytest.mark.long
@@ -354,12 +360,12 @@ def test_only_a_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     renderer = Renderer()
     began, go_on = threading.Event(), threading.Event()
 
-    def drawn(order: Order) -> bytes:
+    def drawn(*_: object) -> tuple[bytes, bytes]:
         began.set()
         assert go_on.wait(180)
-        return b"picture"
+        return Answer(7).to_line(), b"picture"
 
-    monkeypatch.setattr(renderer, "_drawn", drawn)
+    monkeypatch.setattr(Helper, "ask", drawn)
     results: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: results.append(renderer.draw(plain())))
@@ -369,7 +375,7 @@ def test_only_a_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.start()
     assert began.wait(180)
     deadline = time.monotonic() + 180
-    while renderer._queue._value and time.monotonic() < deadline:  # type: ignore[attr-defined]
+    while renderer.helpers._places._value and time.monotonic() < deadline:  # type: ignore[attr-defined]
         time.sleep(0.01)
     with pytest.raises(BusyError, match="pictures are already being drawn"):
         renderer.draw(plain())

@@ -63,6 +63,7 @@ class TestWhoMayWrite:
         with StoreReader(demo.store) as reader:
             assert not read_notes(reader, run_id).starred
         assert post(asking, X_Radt_Write_Token=TOKEN).status_code == 200
+        assert not Access(write_token=TOKEN, is_read_only=True).may_write(TOKEN, is_own=True)
 
     def test_no_page_of_another_site(
         self, post: Callable[..., TestResponse], run_id: str, source: Source
@@ -87,6 +88,8 @@ class TestWhoMayWrite:
             ({"tags": {" radt.host": "x"}}, 400),
             ({"tags": {"a": 1}}, 400),
             ({"letter": "b"}, 400),
+            ({"tags": {f"t{n}": "x" for n in range(20_000)}}, 413),
+            ({"tags": {f"t{n}": "x" * 8000 for n in range(7)}}, 413),
         ],
     )
     def test_not_what_makes_no_sense(
@@ -203,3 +206,16 @@ def test_a_team_store_changes_mlflow_itself(
     shown = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert "of use" in shown.output
     assert mlflow.get_run(mlflow_id).data.tags == notes | {"mlflow.note.content": "of use"}
+
+
+def test_a_run_with_thousands_of_tags_shows_the_first_of_them(
+    demo: Demo, serve: Callable[..., str], watched: Watched
+) -> None:
+    run_id = demo.quickstart().run_ids["solo a"]
+    with demo.writer.transaction():
+        demo.writer.put_tags(run_id, {f"tag {n:05}": "x" for n in range(20_000)})
+    page = watched.page
+    page.goto(f"{serve()}/run?id={run_id}")
+    expect(page.locator(".notes-tags")).to_contain_text("and 19,800 more")
+    expect(page.locator("#run-differences")).to_contain_text("and 19,500 more")
+    assert watched.errors == []

@@ -6,6 +6,9 @@ import io
 import json
 import platform
 import shutil
+import socket
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow.tracking import MlflowClient
 
+from radt.delivery.archive.locations import MlflowLocation
+from radt.errors import ArchiveError
 from radt.frontend import app
 from radt.frontend.auth import Access
+from radt.frontend.data.remote_files import RemoteFiles
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import MEDIA_TYPES, Kind
 from radt.frontend.data.run.media import is_copy, sequences_of
@@ -139,10 +145,9 @@ def test_what_a_file_cannot_be_is_shown_as_text_or_not_at_all(tmp_path: Path) ->
     figure = '<div class="plotly-graph-div"></div> Plotly.newPlot( "a", [{"y": %s}], {"x": NaN} )'
     assert json.loads(read(tmp_path, "a.html", (figure % "[NaN]").encode()).figure) == {
         "data": [{"type": "scatter", "y": [None]}],
-        "layout": {"x": None, "images": [], "updatemenus": [], "sliders": []},
+        "layout": {"x": None},
     }
-    prototype = '{"\\u005f_proto__": {"polluted": 1}}'
-    for broken in ("[1e999]", "[" * 100_000, "alert(1)", '1, "type": []', "", prototype):
+    for broken in ("[1e999]", f"[{'9' * 400}]", "[" * 100_000, "alert(1)", '1, "type": []', ""):
         assert read(tmp_path, "a.html", (figure % broken).encode()).kind is Kind.TEXT
     large = read(tmp_path, "a.html", (figure % f'"{"x" * 3_000_000}"').encode())
     assert large.note == "A figure of 3.0 MB is not drawn here"
@@ -251,6 +256,7 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
     mlflow.log_text(mlflow_id, '{"columns": ["x"], "data": [[1]]}', "tables/t/step-3.json")
     mlflow.log_text(mlflow_id, "<svg/>", "images/odd name+/step-3.svg")
     (tmp_path / "secret.txt").write_text("of others")
+    (tmp_path / "far" / mlflow_id / "artifacts" / "link.txt").symlink_to(tmp_path / "secret.txt")
     bench = Bench(store_path, host="another-machine")
     run = Planted("a")
     bench.workload("solo", [run])
@@ -266,6 +272,9 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
     assert "missing" in get(client, f"{base}/log").json
 
     monkeypatch.setenv("RADT_TRACKING_URI", uri)
+    assert "RADT_DASHBOARD_ARTIFACT_ROOT" in get(client, f"{base}/log").json["missing"]
+    monkeypatch.setenv("RADT_DASHBOARD_ARTIFACT_ROOT", str(tmp_path / "far"))
+    source.remote = RemoteFiles()  # which has not asked yet
     listing = get(client, f"{base}/files").json
     assert [path for path, *_ in listing["files"]] == [
         *("images/odd%20name%2B/step-3.svg", "output.log", "tables/t/step-3.json")
@@ -278,8 +287,59 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
     for _ in range(2):
         image = get(client, view_address(run.run_id, "images/odd name+/step-3.svg"))
         assert (image.status_code, image.data) == (200, b"<svg/>")
-    for path in ("../secret.txt", "missing.txt", "", "tables/../output.log"):
+    for path in ("../secret.txt", "link.txt", "missing.txt", "", "tables/../output.log"):
         assert get(client, f"{base}/preview?path={path}").status_code == 404, path
     mlflow.delete_run(mlflow_id)
     (tmp_path / "far.db").unlink()
     assert get(client, f"{base}/log").json["lines"] == ["printed"]  # the copy
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("file://{home}", "file:{home}", "{home}", "file://{allowed}/../home", "runs:/{other}"),
+        *("file://{allowed}", "models:/a/1", "http://127.0.0.1:{port}", "ftp://127.0.0.1:{port}"),
+        "mlflow-artifacts://127.0.0.1:{port}/a",
+    ],
+)
+def test_a_run_in_mlflow_cannot_name_what_this_machine_serves(
+    tmp_path: Path, store_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    """Its folder is a link to a secret, in a place that MLflow or the settings name."""
+    shutil.copy(mlflow_database(), tmp_path / "far.db")
+    uri = f"sqlite:///{tmp_path / 'far.db'}"
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "id_rsa").write_text("secret")
+    mlflow = MlflowClient(uri)
+    other = mlflow.create_run(mlflow.create_experiment("x", (tmp_path / "secrets").as_uri()))
+    (tmp_path / "secrets" / other.info.run_id / "artifacts").mkdir(parents=True)
+    (tmp_path / "secrets" / other.info.run_id / "artifacts" / "id_rsa").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        named = location.format(
+            home=tmp_path / "home",
+            allowed=tmp_path / "allowed",
+            other=other.info.run_id,
+            port=server.getsockname()[1],
+        )
+        experiment = mlflow.create_experiment("far", "s3://replaced")
+        mlflow_id = mlflow.create_run(experiment).info.run_id
+        with closing(sqlite3.connect(tmp_path / "far.db")) as database, database:
+            where = f"{named}/{mlflow_id}/artifacts" if "/{other}" not in location else named
+            database.execute(
+                "UPDATE runs SET artifact_uri = ? WHERE run_uuid = ?", (where, mlflow_id)
+            )
+        for folder in ("home", "allowed"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / mlflow_id).mkdir()
+            (tmp_path / folder / mlflow_id / "artifacts").symlink_to(tmp_path / "secrets")
+        monkeypatch.setenv("RADT_TRACKING_URI", uri)
+        monkeypatch.setenv("RADT_DASHBOARD_ARTIFACT_ROOT", str(tmp_path / "allowed"))
+        place = MlflowLocation(uri, mlflow_id, "")
+        with pytest.raises(ArchiveError):
+            place.files(10)
+        with pytest.raises(ArchiveError):
+            place.fetch("id_rsa", tmp_path / "copy")
+        assert not (tmp_path / "copy").exists()
+        with pytest.raises(BlockingIOError):
+            server.accept()

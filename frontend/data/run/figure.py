@@ -1,7 +1,8 @@
 """A figure of plotly in the HTML file that ``write_html``, and so MLflow's ``log_figure``, wrote.
 
 The file ends with ``Plotly.newPlot("id", [traces], {layout}, …)``, whose arguments are JSON: they
-are read, and nothing of the file runs. What its own library would fetch or resize is left out.
+are read, and nothing of the file runs. What reaches the browser is limited
+(`radt.frontend.data.run.figure_content`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import json
 import re
 from dataclasses import dataclass
 from typing import Any
+
+from radt.frontend.data.run.figure_content import FigureContent
+from radt.frontend.data.run.figure_extents import NotDrawnError
 
 #: Traces that the dashboard's part of Plotly draws (``vendor/README.md``).
 TRACES = frozenset(
@@ -22,8 +26,6 @@ TRACES = frozenset(
 _SAME = {"scattergl": "scatter"}
 #: A larger one would keep a browser busy for seconds.
 MAX_BYTES = 2 * 2**20
-#: Ours are in their place: background, font and size are those of the page.
-_OURS = ("template", "paper_bgcolor", "plot_bgcolor", "font", "width", "height")
 
 _PLACE = 'class="plotly-graph-div"'
 _CALL = re.compile(r'Plotly\.newPlot\(\s*"[^"\\]*"\s*,\s*')
@@ -58,14 +60,11 @@ def figure_of(html: str) -> LoggedFigure | None:
         if unknown:
             names = ", ".join(sorted(unknown))[:100]
             return LoggedFigure(note=f"The dashboard does not draw traces of type {names}")
-        content = {
-            "data": [trace | {"type": _kind(trace)} for trace in data],
-            "layout": _cleaned(layout),
-        }
-        found = json.dumps(content, allow_nan=False)
-        # Merging such an object would alter every object of the page.
-        return None if '"__proto__":' in found else LoggedFigure(found)
-    except (ValueError, RecursionError):
+        traces = [trace | {"type": _kind(trace)} for trace in data]
+        return LoggedFigure(json.dumps(FigureContent.of(traces, layout), allow_nan=False))
+    except NotDrawnError as error:
+        return LoggedFigure(note=f"{error} is not drawn here")
+    except (ValueError, OverflowError, RecursionError):
         return None
 
 
@@ -78,24 +77,3 @@ def _are_traces(data: object) -> bool:
 def _kind(trace: dict[str, Any]) -> str:
     kind = str(trace.get("type", "scatter"))
     return _SAME.get(kind, kind)
-
-
-def _cleaned(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return a layout without what is ours, images of other servers, and buttons of animations."""
-    kept = {name: value for name, value in layout.items() if name not in _OURS}
-    kept["images"] = [
-        image
-        for image in _dicts(layout.get("images"))
-        if str(image.get("source", "")).startswith("data:image/")
-    ]
-    for name, part in (("updatemenus", "buttons"), ("sliders", "steps")):
-        kept[name] = [
-            menu
-            for menu in _dicts(layout.get(name))
-            if not any(one.get("method") == "animate" for one in _dicts(menu.get(part)))
-        ]
-    return kept
-
-
-def _dicts(items: object) -> list[dict[str, Any]]:
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

@@ -1,6 +1,9 @@
 """The beginning of a file as text or as a table, or its figure.
 
-What is read is limited, whatever the file is: scripts may write anything under any name.
+What is read, decoded and answered is limited, whatever the file is: scripts may write anything
+under any name, and a small file may decode to gigabytes. This runs in a helper process with a
+memory limit (`radt.frontend.data.run.previews`), which is what holds where a library decodes more
+than it was asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from radt import units
@@ -21,13 +25,25 @@ from radt.frontend.data.run.kinds import Kind, kind_of, suffix_of
 MAX_ROWS = 1000
 _MAX_COLUMNS = 200
 _MAX_CELL = 500
+#: All cells of a table together; browsers take seconds for more.
+_TABLE_CHARS = 2 * 2**20
 _TEXT_BYTES = 256 * 1024
 _CSV_BYTES = 8 * 2**20
 _JSON_BYTES = 16 * 2**20
+#: What may begin a link, an emphasis or the like, in a paragraph or a list.
+_MARKS = re.compile(r"[\[*_`~!<]")
+_MAX_MARKS = 600
+#: A line that begins this many quotations and lists within each other.
+_NESTED = re.compile(r"^[ \t]*(?:>[ \t]*|[*+-][ \t]+){50}", re.MULTILINE)
+_JSON_DEPTH = 50
+#: Stands for what is nested deeper.
+_LEFT_OUT = "{…}"
 #: The whole library of plotly may be in the file, 5 MB.
 _HTML_BYTES = 16 * 2**20
-#: A group of rows is decoded as a whole.
-_PARQUET_BYTES = 256 * 2**20
+#: Decoded, over all groups of rows.
+_PARQUET_BYTES = 64 * 2**20
+#: Rows that are decoded at once: each of them may be large.
+_PARQUET_ROWS = 8
 _DELIMITERS = ",;\t|"
 
 
@@ -63,7 +79,9 @@ def preview(file: BinaryIO, path: str) -> Preview:
         return _json(file)
     if kind is Kind.FIGURE:
         return _figure(file)
-    return _text(file, kind)
+    if kind is Kind.MARKDOWN:
+        return _markdown(file)
+    return _text(file)
 
 
 def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
@@ -74,6 +92,18 @@ def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
         return Preview(None, note="Not a text, image, table, sound or film")
     size = os.fstat(file.fileno()).st_size
     return Preview(kind, text, note=_cut(size) if size > len(data) else "")
+
+
+def _markdown(file: BinaryIO) -> Preview:
+    """Return Markdown as a text if browsers would take minutes to parse it."""
+    read = _text(file, Kind.MARKDOWN)
+    blocks = re.split(r"\n\s*\n", read.text)
+    if any(len(_MARKS.findall(block)) > _MAX_MARKS for block in blocks) or _NESTED.search(
+        read.text
+    ):
+        notes = [read.note, "Shown as text: too many marks of Markdown without an empty line"]
+        return replace(read, kind=Kind.TEXT, note=". ".join(filter(None, notes)))
+    return read
 
 
 def _cut(size: int) -> str:
@@ -90,11 +120,41 @@ def _json(file: BinaryIO) -> Preview:
             columns, data = content["columns"], content["data"]
             if isinstance(columns, list) and all(isinstance(row, list) for row in data):
                 return _table(columns, data, len(data))
-        text = json.dumps(content, indent=2, ensure_ascii=False)
     except (ValueError, TypeError, RecursionError):
         return _text(file)
-    note = _cut(len(text)) if len(text) > _TEXT_BYTES else ""
-    return Preview(Kind.JSON, text[:_TEXT_BYTES], note=note)
+    written = io.StringIO()
+    is_deep = False
+    for piece in _pieces(content):
+        written.write(piece)
+        is_deep = is_deep or piece is _LEFT_OUT
+        if written.tell() > _TEXT_BYTES:
+            break
+    text = written.getvalue()
+    notes = []
+    if len(text) > _TEXT_BYTES:
+        notes.append(f"Cut after {units.size(_TEXT_BYTES)}")
+    if is_deep:
+        notes.append(f"Values nested deeper than {_JSON_DEPTH} levels are shown as {_LEFT_OUT}")
+    return Preview(Kind.JSON, text[:_TEXT_BYTES], note=". ".join(notes))
+
+
+def _pieces(value: object, indent: str = "") -> Iterator[str]:
+    """Yield a value as indented JSON, so that writing it can end anywhere."""
+    if not isinstance(value, dict | list) or not value:
+        yield json.dumps(value, ensure_ascii=False)
+    elif len(indent) == 2 * _JSON_DEPTH:
+        yield _LEFT_OUT
+    else:
+        inner = f"{indent}  "
+        begin, end = "{}" if isinstance(value, dict) else "[]"
+        items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+        for name, item in items:
+            yield f"{begin}\n{inner}"
+            if name is not None:
+                yield f"{json.dumps(name, ensure_ascii=False)}: "
+            yield from _pieces(item, inner)
+            begin = ","
+        yield f"\n{indent}{end}"
 
 
 def _figure(file: BinaryIO) -> Preview:
@@ -128,40 +188,64 @@ def _parquet(file: BinaryIO) -> Preview:
     import pyarrow as pa  # imported here: it takes half a second
     import pyarrow.parquet as pq
 
+    pa.set_memory_pool(pa.system_memory_pool())  # the others keep what they got
     try:
-        content = pq.ParquetFile(file)
+        metadata = pq.read_metadata(file)
+        leaves = (metadata.schema.column(place) for place in range(metadata.num_columns))
+        # A value that many rows have is decoded once.
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        content = pq.ParquetFile(
+            file,
+            metadata=metadata,
+            read_dictionary=[path for path in texts if "." not in path],
+            buffer_size=1 << 16,  # pages one by one, not all of a group of rows
+        )
         names = content.schema_arrow.names
-        groups = [content.metadata.row_group(n) for n in range(content.num_row_groups)]
-        if any(group.total_byte_size > _PARQUET_BYTES for group in groups[:1]):
-            return Preview(None, note=f"Groups of rows beyond {units.size(_PARQUET_BYTES)}")
-        rows: list[Sequence[object]] = []
-        for batch in content.iter_batches(MAX_ROWS, columns=names[:_MAX_COLUMNS]):
-            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            if len(rows) >= MAX_ROWS:
-                break
-        return _table(names, rows, content.metadata.num_rows)
+        batches = content.iter_batches(
+            _PARQUET_ROWS, columns=names[:_MAX_COLUMNS], use_threads=False
+        )
+        return _table(names, _rows(batches), metadata.num_rows)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         return Preview(None, note=f"Not a Parquet file: {error!s:.200}")
 
 
+def _rows(batches: Iterable[Any]) -> Iterator[list[object]]:
+    """Yield the rows of record batches, until they have taken `_PARQUET_BYTES`."""
+    room = _PARQUET_BYTES
+    for batch in batches:
+        columns = batch.columns
+        for place in range(batch.num_rows):  # not all at once: a cell is cut before the next one
+            yield [column[place].as_py() for column in columns]
+        room -= batch.nbytes
+        if room < 0:
+            return
+
+
 def _table(columns: Sequence[object], data: Iterable[Sequence[Any]], total: int | None) -> Preview:
     """Return the beginning of a table; ``total`` None if the number of its rows is not known."""
-    shown = [row for _, row in zip(range(MAX_ROWS), data, strict=False)]
     names = [_cell(name) or "" for name in columns[:_MAX_COLUMNS]]
     width = len(names)
-    rows = [
-        tuple(_cell(row[place]) if len(row) > place else None for place in range(width))
-        for row in shown
-    ]
+    rows: list[tuple[str | None, ...]] = []
+    room = _TABLE_CHARS
+    for _, row in zip(range(MAX_ROWS), data, strict=False):
+        cells = tuple(_cell(row[place]) if len(row) > place else None for place in range(width))
+        room -= sum(len(cell) for cell in cells if cell)
+        if room < 0:
+            break
+        rows.append(cells)
     by_column = [[cell for row in rows if (cell := row[place])] for place in range(width)]
     numeric = [bool(cells) and all(map(_is_number, cells)) for cells in by_column]
     notes = []
-    if total is None or total > len(shown):
+    if total is None or total > len(rows):
         known = "more" if total is None else f"{total:,}"
-        notes.append(f"the first {len(shown):,} of {known} rows")
+        notes.append(f"the first {len(rows):,} of {known} rows")
     if len(columns) > width:
         notes.append(f"the first {width} of {len(columns):,} columns")
     note = ", ".join(notes)
+    if notes and len(rows) < min(MAX_ROWS, total or MAX_ROWS):
+        note += ": the rows are large"
     return Preview(
         Kind.TABLE,
         columns=tuple(names),
@@ -182,6 +266,8 @@ def _is_number(cell: str) -> bool:
 def _cell(value: object) -> str | None:
     if value is None or (type(value) is float and math.isnan(value)):
         return None
+    if isinstance(value, str | bytes):
+        value = value[: _MAX_CELL + 1]
     text = value if isinstance(value, str) else str(value)
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = text[: _MAX_CELL + 1].encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}…"

@@ -5,6 +5,7 @@ boto3 and MLflow are imported when an address needs them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -12,20 +13,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
+from radt.beneath import list_files, open_file
 from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE
 from radt.delivery.s3 import S3Error, S3Folder
 from radt.errors import ArchiveError, UsageError
 from radt.home import Home
 from radt.masking import masked
+from radt.settings import DASHBOARD_ARTIFACT_ROOT, Level, variable
 from radt.store.records import RunRecord
 from radt.tags import RUN_ID
+
+if TYPE_CHECKING:
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 #: ``runs:/ID``, and a folder in its artifacts.
 _RUN_URI = re.compile(r"runs:/+(?P<run>[^/]+)(?:/(?P<path>.*))?")
+#: Addresses of artifacts that name a server, and those that MLflow replaces by another address.
+_SERVERS = frozenset({"http", "https", "mlflow-artifacts", "ftp", "sftp"})
+_INDIRECT = frozenset({"runs", "models"})
 #: Remedy for an address without an archive.
 HINT = (
     "Give the folder or URI that contains run.json, or runs:/ID for the artifacts of an MLflow run"
@@ -120,6 +129,43 @@ class S3Location:
 
 
 @dataclass(frozen=True, slots=True)
+class _OwnFolder:
+    """A folder of this machine that may be shown although MLflow names it."""
+
+    root: Path
+    folder: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """
+        Raises:
+            ArchiveError: It may not be shown: it is elsewhere, or a link leads there.
+        """
+        allowed = variable(DASHBOARD_ARTIFACT_ROOT)
+        roots = [Home.resolve().artifacts]
+        roots += [] if allowed.level is Level.DEFAULT else [allowed.value]
+        for root in roots:
+            # Links may lead to the root, which its owner chose, but none from there.
+            if path.is_absolute() and path.is_relative_to(root):
+                own = cls(root.resolve(), str(path.relative_to(root)))
+                if own.root / own.folder == (own.root / own.folder).resolve():
+                    return own
+        raise ArchiveError(
+            f"MLflow keeps these artifacts at {path}, which is not a folder within "
+            f"{' or '.join(map(str, roots))}",
+            f"If the dashboard may show them, set {DASHBOARD_ARTIFACT_ROOT.label} where it starts",
+        )
+
+    def open(self, path: str) -> BinaryIO:
+        return open_file(self.root, f"{self.folder}/{path}")
+
+    def files(self, below: str) -> Iterator[tuple[str, int]]:
+        """Yield path and size in bytes of each file below a folder of it."""
+        for path, size in list_files(self.root / self.folder / below):
+            yield f"{below}/{path}".lstrip("/"), size
+
+
+@dataclass(frozen=True, slots=True)
 class MlflowLocation:
     """A folder of an MLflow run's artifacts, read through MLflow, mostly by its server."""
 
@@ -151,20 +197,18 @@ class MlflowLocation:
 
     def fetch(self, path: str, target: Path) -> None:
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # on stderr
-        from mlflow.artifacts import download_artifacts
-
         where = f"{self}/{path}"
+        inside = f"{self.path}/{path}".lstrip("/")
+        artifacts = self._artifacts()
         folder = target.parent / f"{target.name}.download"
         folder.mkdir()
         try:
             with _mlflow(where), _files(where):
-                downloaded = download_artifacts(
-                    run_id=self.run_id,
-                    artifact_path=f"{self.path}/{path}".lstrip("/"),
-                    dst_path=str(folder),
-                    tracking_uri=self.tracking_uri,
-                )
-                Path(downloaded).replace(target)
+                if isinstance(artifacts, _OwnFolder):
+                    with artifacts.open(inside) as file, target.open("wb") as copy:
+                        shutil.copyfileobj(file, copy)
+                else:
+                    Path(_downloaded(artifacts, inside, folder)).replace(target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -173,21 +217,48 @@ class MlflowLocation:
 
         Raises:
             FileMissingError: MLflow does not have the run.
-            ArchiveError: The server cannot be asked.
+            ArchiveError: The server cannot be asked, or its artifacts may not be read here.
         """
-        from mlflow.tracking import MlflowClient
-
+        artifacts = self._artifacts()
+        if isinstance(artifacts, _OwnFolder):
+            return dict(itertools.islice(artifacts.files(self.path), most))
         sizes: dict[str, int] = {}
         with _mlflow(str(self)):
-            client = MlflowClient(self.tracking_uri)
             waiting = [self.path]
             while waiting and len(sizes) < most:
-                for entry in client.list_artifacts(self.run_id, waiting.pop() or None):
+                for entry in artifacts.list_artifacts(waiting.pop() or None):
                     if entry.is_dir:
                         waiting.append(entry.path)
                     else:
                         sizes[entry.path] = entry.file_size or 0
         return sizes
+
+    def _artifacts(self) -> _OwnFolder | ArtifactRepository:
+        """Return where the run's artifacts are: a folder of this machine, or MLflow's access.
+
+        Anybody who may create an experiment in MLflow chooses where, so it may be a path of this
+        machine, or a server that is to get MLflow's credentials.
+
+        Raises:
+            ArchiveError: They may not be read here.
+        """
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        _, uri = _artifact_uri(self.run_id, self.tracking_uri)
+        address = urlsplit(uri)
+        if address.scheme in ("", "file"):
+            return _OwnFolder.of(Path(unquote(address.path) if address.scheme else uri))
+        own = urlsplit(self.tracking_uri).netloc
+        if address.scheme in _INDIRECT or (
+            address.scheme in _SERVERS and address.netloc not in ("", own)
+        ):
+            raise ArchiveError(
+                f"{self} is kept at {masked(uri)}, which is not read on behalf of others",
+                "Look at it in MLflow",
+            )
+        with _mlflow(str(self)):
+            # Not by the run's id: MLflow would be asked again where the artifacts are.
+            return get_artifact_repository(uri, tracking_uri=self.tracking_uri)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run.
@@ -270,6 +341,25 @@ def _of_run(run_id: str, path: str, tracking_uri: str) -> Location:
     else:
         location = MlflowLocation(tracking_uri, found_id, "")
     return location.below(path) if path else location
+
+
+def _downloaded(artifacts: ArtifactRepository, path: str, folder: Path) -> str:
+    """Return the file in ``folder`` that MLflow has copied there.
+
+    Raises:
+        FileNotFoundError: MLflow's listing does not have it.
+        MlflowException: It cannot be copied.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        copied: str = artifacts.download_artifacts(path, str(folder))  # type: ignore[no-untyped-call]
+    except MlflowException as error:  # does not say why
+        above = path.rpartition("/")[0]
+        if path not in {entry.path for entry in artifacts.list_artifacts(above or None)}:
+            raise FileNotFoundError(path) from error
+        raise
+    return copied
 
 
 def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:

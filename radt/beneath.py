@@ -1,0 +1,65 @@
+"""Files beneath a folder whose content others choose: no link and no path leads out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+#: Files are not expected in deeper folders.
+_MAX_DEPTH = 12
+_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
+# Non-blocking: opening a named pipe would block for ever.
+_FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
+
+
+def open_file(root: Path, relative: str) -> BinaryIO:
+    """Open a regular file beneath ``root`` for reading; the caller closes it.
+
+    Args:
+        root: The folder, to which links may lead.
+        relative: The path in it, with ``/``. Beneath ``root`` no link is followed.
+
+    Raises:
+        OSError: There is no such file, or the path leads over a link or out of the folder.
+    """
+    parts = relative.split("/")
+    if "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        raise FileNotFoundError(errno.ENOENT, "not a path beneath the folder", relative)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        number = os.open(parts[-1], _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", relative)
+    return os.fdopen(number, "rb")
+
+
+def list_files(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield path and size in bytes of each regular file beneath ``root``; no link is followed."""
+    stack: list[tuple[Path, str, int]] = [(root, "", 0)]
+    while stack:
+        folder, prefix, depth = stack.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue  # just being deleted
+        for entry in entries:
+            path = f"{prefix}{entry.name}"
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < _MAX_DEPTH:
+                        stack.append((Path(entry.path), f"{path}/", depth + 1))
+                elif entry.is_file(follow_symlinks=False):
+                    yield path, entry.stat(follow_symlinks=False).st_size
