@@ -99,6 +99,7 @@ class Import:
             result.failed.append((place.run.where, SourceError(problem)))
         else:
             result.damaged += facts.problems
+            result.left_out += facts.left_out
             if facts.is_empty and not is_known:
                 result.empty += 1
             elif is_known:

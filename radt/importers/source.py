@@ -62,7 +62,8 @@ class SourceRun:
 class RunFacts:
     """What a source says of a run besides points; it fills this in while it is read.
 
-    ``problems`` name damage. A run that ``is_empty`` is not stored before there is something in it.
+    ``problems`` name what cannot be read, ``left_out`` what is not imported. A run that
+    ``is_empty`` is not stored before there is something in it.
     """
 
     status: RunStatus = RunStatus.FINISHED
@@ -76,6 +77,7 @@ class RunFacts:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
