@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from radt.errors import UsageError, cut
 
 _SQLITE = "sqlite:///"
 _DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
+_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
+# Non-blocking: opening a named pipe would block for ever.
+_FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
 
 
 @contextmanager
@@ -109,3 +115,35 @@ def sqlite_file(uri: str) -> Path | None:
 def is_database(uri: str) -> bool:
     """Return whether an address of MLflow is a database, rather than a server or a folder."""
     return uri.startswith(_DATABASES)
+
+
+def open_below(root: Path, relative: str) -> BinaryIO:
+    """Open a regular file below a folder for reading; no link below the folder is followed.
+
+    Args:
+        root: The folder; links in its own path are followed.
+        relative: The path below it, which others may have written.
+
+    Raises:
+        OSError: There is no such file, or the path is absolute, has ``..`` or leads over a link.
+    """
+    parts = relative.split("/")
+    if "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        raise OSError(errno.EINVAL, "the path leads out of its folder", relative)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        number = os.open(parts[-1], _FILE, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(errno.ELOOP, "links are not followed", relative) from error
+        raise
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a regular file", relative)
+    return os.fdopen(number, "rb")

@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
+from radt import paths
 from radt.errors import RunNotFoundError
 from radt.home import Home, RunDir
 from radt.store.backend import StoreAddress
@@ -31,10 +32,6 @@ _MAX_DEPTH = 12
 _TAIL_BYTES = 96 * 1024
 TAIL_LINES = 100
 _MAX_LINE = 2000
-_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
-# Non-blocking: opening a named pipe would block for ever.
-_FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
 # Colours and cursor movements (ECMA-48), titles of terminals.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -166,25 +163,10 @@ def open_below(root: Path, relative: str) -> BinaryIO:
     Raises:
         RunNotFoundError: As `opened`.
     """
-    parts = relative.split("/")
-    if not relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
-        raise _no_file(relative)
     try:
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for part in parts[:-1]:
-                below = os.open(part, _FOLDER, dir_fd=folder)
-                os.close(folder)
-                folder = below
-            number = os.open(parts[-1], _FILE, dir_fd=folder)
-        finally:
-            os.close(folder)
+        return paths.open_below(root, relative)
     except (OSError, ValueError) as error:
         raise _no_file(relative) from error
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise _no_file(relative)
-    return os.fdopen(number, "rb")
 
 
 def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:

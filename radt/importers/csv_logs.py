@@ -23,15 +23,16 @@ from pathlib import Path
 
 from radt.errors import SourceError, UsageError, cut
 from radt.experiment.table import Row, TableStream
+from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
     NS_PER_S,
     FileRun,
     FileSource,
     Point,
     file_run,
-    params_in,
-    read_params,
+    guarded,
 )
+from radt.importers.params import PARAMS, params_in, read_params
 from radt.importers.source import RunFacts, SourceSeries
 from radt.model import NO_STEP
 
@@ -54,26 +55,25 @@ def source(place: Path) -> FileSource:
     Raises:
         UsageError: There is none.
     """
-    if place.is_file():
-        files, root = [place.absolute()], place.absolute().parent
-    else:
-        files, root = sorted(place.absolute().rglob("*.csv")), place.absolute()
-    if not files:
+    found = find_files(place, "*.csv")
+    if not found.files:
         raise UsageError(f"no CSV file in {place}", "Give a CSV file, or a folder of some")
-    by_run: dict[Path, list[Path]] = {}
-    for path in files:
-        exported = _EXPORTED.fullmatch(path.name)
-        by_run.setdefault(path.with_name(exported["run"]) if exported else path, []).append(path)
+    by_run: dict[Path, list[SourceFile]] = {}
+    for file in found.files:
+        exported = _EXPORTED.fullmatch(file.full.name)
+        own = file.full.with_name(exported["run"]) if exported else file.full
+        by_run.setdefault(own, []).append(file)
+    root = found.files[0].root
     runs = [
         file_run(
             f"csv:{own}",
             root.name or "csv",
             _name(own, root),
-            [*of_run, *params_in(own.parent)],
+            [*of_run, *params_in(own.parent, root)],
         )
         for own, of_run in by_run.items()
     ]
-    return FileSource(str(place), runs, _read)
+    return FileSource(str(place), runs, _read, found.left_out)
 
 
 def _name(path: Path, root: Path) -> str:
@@ -86,22 +86,28 @@ def _name(path: Path, root: Path) -> str:
 def _read(run: FileRun, facts: RunFacts) -> Iterator[Point]:
     """Yield the numbers of a run's files, row by row."""
     taken: set[str] = set()
-    for path in run.files:
-        if path.suffix != ".csv":
-            read_params(path, facts)
+    for file in run.files:
+        if file.full.name == PARAMS:
+            read_params(file, facts)
             continue
-        with path.open("rb") as stream:
-            table = TableStream(stream, at_rest=run.at_rest)
-            if table.header is not None:
-                log = _Log(path, table, table.header, taken, facts)
-                yield from log.points(os.fstat(stream.fileno()).st_mtime_ns)
+        yield from guarded(str(file), _points(file, taken, facts, at_rest=run.at_rest), facts)
+
+
+def _points(
+    file: SourceFile, taken: set[str], facts: RunFacts, *, at_rest: bool
+) -> Iterator[Point]:
+    with file.open() as stream:
+        table = TableStream(stream, at_rest=at_rest)
+        if table.header is not None:
+            log = _Log(file, table, table.header, taken, facts)
+            yield from log.points(os.fstat(stream.fileno()).st_mtime_ns)
 
 
 class _LeftOut:
     """What of a file cannot be read: each kind of problem once, with its lines."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
         self._kinds: dict[Hashable, tuple[str, list[int], int]] = {}
 
     def add(self, kind: Hashable, line: int, text: str) -> None:
@@ -113,14 +119,14 @@ class _LeftOut:
         for kind, (text, lines, count) in self._kinds.items():
             more = f" and {count - len(lines):,} more" if count > len(lines) else ""
             where = f"line{'s' if count > 1 else ''} {', '.join(map(str, lines))}{more}"
-            yield kind, f"{self._path}, {where}: {text}; left out"
+            yield kind, f"{self._file}, {where}: {text}; left out"
 
 
 class _Log:
     """One file of a run.
 
     Args:
-        path: The file.
+        file: The file.
         table: Its content.
         header: The first record.
         taken: The metrics that the run has from its other files; those of this one are added.
@@ -128,18 +134,18 @@ class _Log:
     """
 
     def __init__(
-        self, path: Path, table: TableStream, header: Row, taken: set[str], facts: RunFacts
+        self, file: SourceFile, table: TableStream, header: Row, taken: set[str], facts: RunFacts
     ) -> None:
-        self._path, self._table, self._facts = path, table, facts
-        self._left_out = _LeftOut(path)
+        self._file, self._table, self._facts = file, table, facts
+        self._left_out = _LeftOut(file)
         self._names = header.cells
         if _has_only_numbers(self._names):
             raise SourceError(
-                f"{path}, line {header.line}: expected the names of columns, got numbers",
+                f"{file}, line {header.line}: expected the names of columns, got numbers",
                 "Put a line with names above it",
             )
         keys = [name.lower().replace(" ", "_") for name in self._names]
-        if keys == _EXPORTED_COLUMNS and (exported := _EXPORTED.fullmatch(path.name)):
+        if keys == _EXPORTED_COLUMNS and (exported := _EXPORTED.fullmatch(file.full.name)):
             self._names[-1] = exported["tag"]
         self._start_s = _monitor_start(table.comments, keys, facts)
         is_monitor = self._start_s is not None
@@ -172,11 +178,11 @@ class _Log:
             self._left_out.add(defect.cause, defect.line, defect.cause)
         for kind, problem in self._left_out.problems():
             if isinstance(kind, int) and kind in self._series and kind not in self._numeric:
-                self._facts.left_out.append(f"{self._path}: column {self._names[kind]!r} is text")
+                self._facts.left_out.append(f"{self._file}: column {self._names[kind]!r} is text")
             else:
                 self._facts.problems.append(problem)
         if not (is_empty or self._numeric):
-            self._facts.problems.append(f"{self._path}: expected columns of numbers, got none")
+            self._facts.problems.append(f"{self._file}: expected columns of numbers, got none")
 
     def _metrics(self, header: Row, taken: set[str]) -> Iterator[tuple[int, SourceSeries]]:
         """Yield the metrics by column."""

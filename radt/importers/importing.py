@@ -51,7 +51,7 @@ class Import:
             TrackingError: MLflow does not answer.
             StoreError: The store cannot be written.
         """
-        result = ImportResult()
+        result = ImportResult(left_out=[*self._source.left_out])
         with StoreReader(self._writer.address) as reader:
             known = known_runs(reader)
             placed = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from radt.errors import TrackingError
+from radt.importers.below import SourceFile
 from radt.model import SOFTWARE, RunStatus, Scope
 from radt.store.records import Samples
 
@@ -98,7 +99,20 @@ class Media:
     """A file of a run: its path among the run's artifacts, and a file to copy, or the content."""
 
     path: str
-    content: Path | bytes
+    content: SourceFile | bytes
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return str(self.content) if isinstance(self.content, SourceFile) else self.path
+
+    def open(self) -> BinaryIO:
+        """
+        Raises:
+            OSError: The file cannot be read, or leads out of its source.
+        """
+        content = self.content
+        return content.open() if isinstance(content, SourceFile) else io.BytesIO(content)
 
 
 class Stored(Protocol):
@@ -128,6 +142,11 @@ class Source(Protocol):
     @property
     def grows_only(self) -> bool:
         """Whether a run that lacks points that it had before is another run."""
+        ...
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What was not looked into, with the reason."""
         ...
 
     def runs(self) -> Sequence[SourceRun]:
