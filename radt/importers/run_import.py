@@ -98,7 +98,9 @@ class RunImport:
                         raise
                     is_gone = error.errno == errno.ENOENT
                     named = facts.left_out if is_gone else facts.problems
-                    named.append(f"{piece.where}: {error.strerror}; left out")
+                    named.append(
+                        f"{self._place.run.where}: {piece.shown}: {error.strerror}; left out"
+                    )
                 continue
             self._take(piece)
             if self._held >= _POINTS_PER_TRANSACTION:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
-from radt.errors import TrackingError
+from radt.errors import TrackingError, cut
 from radt.importers.below import SourceFile
 from radt.model import SOFTWARE, RunStatus, Scope
 from radt.store.records import Samples
@@ -102,9 +102,9 @@ class Media:
     content: SourceFile | bytes
 
     @property
-    def where(self) -> str:
+    def shown(self) -> str:
         """What messages call it."""
-        return str(self.content) if isinstance(self.content, SourceFile) else self.path
+        return cut(str(self.content) if isinstance(self.content, SourceFile) else self.path, 200)
 
     def open(self) -> BinaryIO:
         """

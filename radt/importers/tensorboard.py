@@ -243,9 +243,10 @@ class _Reading:
 def _number(value: Any, plugin: str) -> float | None:
     if value.WhichOneof("value") == "simple_value":
         return float(value.simple_value)
-    # Of one value and a large shape, TensorBoard makes a large array.
-    shape = value.tensor.tensor_shape.dim
-    if plugin == "scalars" and value.HasField("tensor") and all(axis.size == 1 for axis in shape):
+    if plugin == "scalars" and value.HasField("tensor"):
+        shape = [axis.size for axis in value.tensor.tensor_shape.dim]
+        if any(size != 1 for size in shape):  # TensorBoard would make an array of this size
+            raise ValueError(f"expected a scalar, got a tensor of the shape {shape}")
         return float(tensor_util.make_ndarray(value.tensor).item())
     return None
 
