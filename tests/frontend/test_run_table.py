@@ -288,6 +288,13 @@ def test_the_file_has_all_that_is_found_with_full_precision(demo, source):
     assert math.isfinite(float(last["duration"]))
 
 
+def test_names_of_columns_in_the_file_are_not_formulas(demo, source):
+    demo.quickstart()
+    columns = tuple(ColumnChoice(f"{start}cmd|x.max") for start in ("=", "@", "-"))
+    (header, *_) = csv.reader(io.StringIO(table_csv(read_table(source, View(columns=columns)))))
+    assert header[-3:] == ["'=cmd|x.max", "'@cmd|x.max", "'-cmd|x.max"]
+
+
 def test_nothing_recorded_is_another_page_but_nothing_found_is_none(demo, source):
     with pytest.raises(NothingRecordedError):
         sent(source)
