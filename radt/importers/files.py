@@ -29,6 +29,8 @@ NS_PER_S = 1_000_000_000
 _LATEST_S = 9e9
 #: What no database takes as text: NUL, and bytes that are not UTF-8.
 _NOT_TEXT = re.compile("[\0\ud800-\udfff\ufffd]")
+#: Problems of a run that are named; a damaged file may have a million.
+_MAX_PROBLEMS = 200
 T = TypeVar("T")
 #: Nobody writes to a file that is as old as this.
 AT_REST_S = 300.0
@@ -208,7 +210,10 @@ def guarded(where: str, parts: Iterator[T], facts: RunFacts) -> Iterator[T]:
             return
         cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
         shown = cut(cause.strip().partition("\n")[0] or type(error).__name__, 200)
-        facts.problems.append(f"{where}: {shown}; left out")
+        if len(facts.problems) < _MAX_PROBLEMS:
+            facts.problems.append(f"{where}: {shown}; left out")
+        elif len(facts.problems) == _MAX_PROBLEMS:
+            facts.problems.append(f"{where}: more is left out")
 
 
 def _fits(number: int) -> bool:

@@ -171,6 +171,18 @@ def test_the_command_names_the_file_and_exits_with_1(
     assert f"{bad}: 'a\\x00b': the name is not text; left out" in printed.err
 
 
+def test_a_million_bad_records_are_not_a_million_messages(
+    importer: Importer, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad" / "events.tfevents"
+    path.parent.mkdir()
+    path.write_bytes(EVENTS["no event"] * 1000)
+    _good_run("tensorboard", tmp_path)
+    answer = importer.run("tensorboard", tmp_path)
+    assert answer["runs"] == [GOOD]
+    assert answer["failed"][0].count("left out") == 201
+
+
 def _good_run(kind: str, place: Path) -> None:
     """Write a sound run, which is imported after the others or before them."""
     if kind == "tensorboard":
