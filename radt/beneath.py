@@ -18,19 +18,19 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
 _FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
 
 
-def open_file(root: Path, relative: str) -> BinaryIO:
-    """Open a regular file beneath ``root`` for reading; the caller closes it.
+def open_below(root: Path, relative: str) -> BinaryIO:
+    """Open a regular file below a folder for reading; no link below the folder is followed.
 
     Args:
-        root: The folder, to which links may lead.
-        relative: The path in it, with ``/``. Beneath ``root`` no link is followed.
+        root: The folder; links in its own path are followed.
+        relative: The path below it, which others may have written.
 
     Raises:
-        OSError: There is no such file, or the path leads over a link or out of the folder.
+        OSError: There is no such file, or the path is absolute, has ``..`` or leads over a link.
     """
     parts = relative.split("/")
     if "\0" in relative or any(part in ("", ".", "..") for part in parts):
-        raise FileNotFoundError(errno.ENOENT, "not a path beneath the folder", relative)
+        raise OSError(errno.EINVAL, "the path leads out of its folder", relative)
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
@@ -38,11 +38,15 @@ def open_file(root: Path, relative: str) -> BinaryIO:
             os.close(folder)
             folder = below
         number = os.open(parts[-1], _FILE, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(errno.ELOOP, "links are not followed", relative) from error
+        raise
     finally:
         os.close(folder)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise FileNotFoundError(errno.ENOENT, "not a regular file", relative)
+        raise OSError(errno.EINVAL, "it is not a regular file", relative)
     return os.fdopen(number, "rb")
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from radt import beneath
-from radt.errors import RunNotFoundError
 from radt.home import Home, RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
@@ -162,7 +161,7 @@ def open_below(root: Path, relative: str) -> BinaryIO:
         RunNotFoundError: As `opened`.
     """
     try:
-        return beneath.open_file(root, relative)
+        return beneath.open_below(root, relative)
     except (OSError, ValueError) as error:
         raise RunNotFoundError(
             f"the run has no file {relative[:200]!r} here", "It may have been moved or deleted"

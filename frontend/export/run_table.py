@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 
 from radt.frontend.data.run_columns import Column, Format
 from radt.frontend.data.run_table import RunTable
@@ -18,15 +19,18 @@ def table_csv(table: RunTable) -> str:
     """Return all found runs in their order, a row each; columns have their keys as names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_NAMES, *(column.key for column in table.columns)])
+    writer.writerow(_safe([*_NAMES, *(column.key for column in table.columns)]))
     for place in table.order.tolist():
         record = table.all_runs.runs[place].record
         names = (record.run_id, record.experiment, record.workload, record.letter, record.name)
         cells = [_value(column, place) for column in table.columns]
-        writer.writerow(
-            [safe(cell) if isinstance(cell, str) else cell for cell in (*names, *cells)]
-        )
+        writer.writerow(_safe([*names, *cells]))
     return text.getvalue()
+
+
+def _safe(cells: Sequence[object]) -> list[object]:
+    """Return cells, or names of columns, of which a spreadsheet takes none for a formula."""
+    return [safe(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def _value(column: Column, place: int) -> object:

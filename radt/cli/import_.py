@@ -238,13 +238,15 @@ def _print_result(result: ImportResult) -> int:
         click.echo(f"{click.style('radt:', fg='red', bold=True)} {where}: {error}", err=True)
     for problem in result.damaged:
         click.echo(f"{click.style('radt:', fg='yellow', bold=True)} {problem}", err=True)
+    for name in result.left_out:
+        click.echo(f"  not imported: {name}", err=True)
     if result.without_archive:
         click.echo(
             f"  {plural(result.without_archive, 'run')} recorded by radt without an archive yet: "
             "archives come every 15 minutes and at the end of a run"
         )
     click.echo(f"  {result}")
-    return 1 if result.failed else 0
+    return 1 if result.failed or result.damaged else 0
 
 
 def _print_progress(done: int, total: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from radt.errors import ExperimentError, Problem, StatusError
+from radt.experiment.table import UTF_16, encoding_of
 
 SWEEP_SUFFIXES = (".yaml", ".yml")
 
@@ -261,7 +261,7 @@ class RawFile:
         if content.startswith(_ZIP):
             problem = Problem(f"this is a workbook, not {kind}", f"Save it as {kind} in UTF-8")
             raise ExperimentError(shown, [problem])
-        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if encoding_of(content) == UTF_16:
             problem = Problem("this is UTF-16 text", "Save it in UTF-8")
             raise ExperimentError(shown, [problem])
         return cls(absolute, shown, content)

@@ -7,28 +7,62 @@ commas; a cell in double quotes may hold commas, newlines and doubled quotes; bl
 not count; a quote within an unquoted cell is an ordinary character.
 
 Two things are added. A line that starts with ``#`` is a comment, also where a spreadsheet has put
-it in quotes and added empty cells. A line of blanks, or of empty cells alone, is no record.
+it in quotes and added empty cells. A line of blanks, or of empty cells alone, is not a record.
+
+Experiment files are read as a whole (`parse_table`), in UTF-8 and with commas only, because radt
+writes into them. Logs of other programs may be long and come in any dialect (`TableStream`).
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from typing import BinaryIO
 
 BOM = "\ufeff"
+UTF_16 = "utf-16"
+#: What may separate cells: experiment files have commas.
+SEPARATORS = (",", ";", "\t")
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _COMMENT = re.compile(r"[ \t]*#[^\r\n]*")
 _BLANK = re.compile(r"[^\S\r\n]*(?=[\r\n]|\Z)")
-_UNQUOTED = re.compile(r"[^,\r\n]*")
-# Possessive, so that a cell of megabytes does not backtrack.
-_QUOTED = re.compile(r'[ \t]*"((?:[^"]|"")*+)"[ \t]*+')
-_OPENS_QUOTE = re.compile(r'[ \t]*"')
-_AFTER_CELL = re.compile(r"[,\r\n]|\Z")
+#: A line without these consists of separators and plain cells.
+_SPECIAL = re.compile('["#]')
 #: Excel writes this line to say what separates cells.
-_SEPARATOR_HINT = re.compile(r'\s*"?sep=.?"?[\s,]*\Z', re.IGNORECASE)
+_SEPARATOR_HINT = re.compile(r'\s*"?sep=(.?)"?[\s,]*\Z', re.IGNORECASE)
+#: Limits of a line, and of a record over several lines: what is larger is not a table.
+_MAX_LINE_CHARS = 2**20
+_MAX_RECORD_CHARS = 2**16
+_MAX_TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """What cells look like with one separator."""
+
+    unquoted: re.Pattern[str]
+    quoted: re.Pattern[str]
+    opens_quote: re.Pattern[str]
+    after_cell: re.Pattern[str]
+
+
+@cache
+def _patterns(separator: str) -> _Patterns:
+    blank = " " if separator == "\t" else r"[ \t]"
+    ends = rf"{re.escape(separator)}\r\n"
+    return _Patterns(
+        re.compile(rf"[^{ends}]*"),
+        # Possessive, so that a cell of megabytes does not backtrack.
+        re.compile(rf'{blank}*"((?:[^"]|"")*+)"{blank}*+'),
+        re.compile(rf'{blank}*"'),
+        re.compile(rf"[{ends}]|\Z"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +138,130 @@ def parse_table(text: str) -> Table:
     )
 
 
+def encoding_of(start: bytes) -> str:
+    """Return the encoding that the first bytes of a text name; without any, it is UTF-8."""
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return UTF_16 if start.startswith(marks) else "utf-8-sig"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record without the places of its cells; ``line`` is its first physical line."""
+
+    line: int
+    cells: list[str]
+
+
+class TableStream:
+    """The records of a table in any dialect, one at a time, so that it may be long.
+
+    A byte order mark gives the encoding; a line ``sep=`` or the header itself gives the separator.
+    Bytes that are not text become U+FFFD.
+
+    Args:
+        stream: A file at its start.
+        at_rest: Whether nobody writes to it any more. Otherwise a last line without an end is left
+            out, because the rest of it is still to come.
+
+    Attributes:
+        comments: The comments above the header.
+        header: The first record; None if there is none.
+        separator: What separates cells.
+        defects: Places in what was read so far where quotes do not match; those rows are left out.
+    """
+
+    def __init__(self, stream: BinaryIO, *, at_rest: bool = True) -> None:
+        encoding = encoding_of(stream.read(len(codecs.BOM_UTF16_LE)))
+        stream.seek(0)
+        self._text = io.TextIOWrapper(stream, encoding, errors="replace", newline="")
+        self._at_rest = at_rest
+        self._is_cut = False
+        self.comments: list[str] = []
+        self.separator = ""
+        self.defects: list[Defect] = []
+        self.header: Row | None = None
+        self._rows = self._read()
+        self.header = next(self._rows, None)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the records below the header."""
+        return self._rows
+
+    def _read(self) -> Iterator[Row]:
+        first, held, size, tries = 1, list[str](), 0, 0
+        while (line := self._line(first + len(held))) or (held and self._at_rest):
+            if self.header is None and not held and self._is_above(line):
+                first += 1
+                continue
+            if self.header is not None and not held and not _SPECIAL.search(line):
+                cells = [cell.strip() for cell in line.split(self.separator)]
+                if any(cells):
+                    yield Row(first, cells)
+                first += 1
+                continue
+            held.append(line)
+            size += len(line)
+            may_go_on = bool(line) and size < _MAX_RECORD_CHARS and tries < _MAX_TRIES
+            if may_go_on and tries and '"' not in line.replace('""', ""):
+                continue  # nothing here closes the quote
+            text = "".join(held)
+            if self.separator not in SEPARATORS:
+                self.separator = max(SEPARATORS, key=lambda each: _count(text, each))
+            reader = _Reader(text, self.separator, first)
+            records = list(reader.records())
+            if reader.is_open and may_go_on:
+                tries += 1  # a cell goes on in the next line, or a quote is never closed
+                continue
+            self.defects += reader.defects
+            yield from self._sound(records, {defect.line for defect in reader.defects})
+            first, held, size, tries = first + len(held), [], 0, 0
+
+    def _sound(self, records: Sequence[Record], defective: Collection[int]) -> Iterator[Row]:
+        for record in records:
+            if record.kind is RecordKind.DATA and (
+                self.header is None or not any(cell.line in defective for cell in record.cells)
+            ):
+                yield Row(record.line, [cell.value for cell in record.cells])
+
+    def _line(self, number: int) -> str:
+        """Return the next line; "" at the end of what can be read."""
+        line = "" if self._is_cut else self._text.readline(_MAX_LINE_CHARS)
+        if line.endswith(("\n", "\r")):
+            return line
+        if len(line) == _MAX_LINE_CHARS:
+            self._is_cut = True
+            cause = f"the line has more than {_MAX_LINE_CHARS:,} characters"
+            self.defects.append(Defect(number, 0, cause, "Split it"))
+        return line if self._at_rest and not self._is_cut else ""
+
+    def _is_above(self, line: str) -> bool:
+        """Return whether a line is not the header, and keep what it says."""
+        if _COMMENT.match(line):
+            self.comments.append(line.strip())
+        elif hint := _SEPARATOR_HINT.match(line):
+            self.separator = hint[1]
+        else:
+            return not line.strip()
+        return True
+
+
+def _count(text: str, separator: str) -> int:
+    """Return the number of cells of the first record."""
+    return len(next(_Reader(text, separator).records()).cells)
+
+
 class _Reader:
     """A pass over the text, from ``position``, that counts physical lines."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, separator: str = ",", line: int = 1) -> None:
         self.text = text
         self.position = len(BOM) if text.startswith(BOM) else 0
-        self.line = 1
+        self.line = line
         self.defects: list[Defect] = []
+        #: Whether no quote follows one that opens a cell.
+        self.is_open = False
+        self._separator = separator
+        self._patterns = _patterns(separator)
 
     def records(self) -> Iterator[Record]:
         while self.position < len(self.text):
@@ -133,18 +283,20 @@ class _Reader:
     def _record(self) -> Record:
         line = self.line
         cells = [self._cell(0)]
-        while self.text.startswith(",", self.position):
+        while self.text.startswith(self._separator, self.position):
             self.position += 1
             cells.append(self._cell(len(cells)))
         return Record(line, tuple(cells), _kind_of(cells))
 
     def _cell(self, index: int) -> Cell:
-        start, line = self.position, self.line
-        if _OPENS_QUOTE.match(self.text, start) is None:
-            end = self._skip(_UNQUOTED)
+        start, line, patterns = self.position, self.line, self._patterns
+        if patterns.opens_quote.match(self.text, start) is None:
+            end = self._skip(patterns.unquoted)
             return Cell(start, end, self.text[start:end].strip(), False, line)
-        quoted = _QUOTED.match(self.text, start)
-        closed = quoted is not None and _AFTER_CELL.match(self.text, quoted.end()) is not None
+        quoted = patterns.quoted.match(self.text, start)
+        closed = (
+            quoted is not None and patterns.after_cell.match(self.text, quoted.end()) is not None
+        )
         if quoted is not None and closed:
             self.position = quoted.end()
             self.line += len(_NEWLINE.findall(quoted.group()))
@@ -164,7 +316,7 @@ class _Reader:
                 )
             )
             self.position = quoted.end()
-            end = self._skip(_UNQUOTED)
+            end = self._skip(self._patterns.unquoted)
         else:
             # What closes it, if anything, is some later cell's quote. Only this line is given up,
             # so that problems of the following ones are found in the same go.
@@ -176,6 +328,7 @@ class _Reader:
                     'Close it with ", or remove it',
                 )
             )
+            self.is_open |= quoted is None
             newline = _NEWLINE.search(self.text, start)
             end = self.position = newline.start() if newline is not None else len(self.text)
         return Cell(start, end, self.text[start:end].strip(), False, line)

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
-import yaml
 
-from radt.errors import SourceError
+from radt.errors import RadtError, SourceError, cut
+from radt.importers.below import SourceFile
 from radt.importers.source import Media, Piece, RunFacts, SourceRun, SourceSeries, Stored
 from radt.model import NO_STEP
 from radt.store.records import Samples
 
 NS_PER_S = 1_000_000_000
+#: Later times do not fit the store's nanoseconds.
+_LATEST_S = 9e9
+#: What no database takes as text: NUL, and bytes that are not UTF-8.
+_NOT_TEXT = re.compile("[\0\ud800-\udfff\ufffd]")
+#: Problems of a run that are named; a damaged file may have a million.
+_MAX_PROBLEMS = 200
+T = TypeVar("T")
 #: Nobody writes to a file that is as old as this.
 AT_REST_S = 300.0
 #: Points of one series that are read before they are handed on.
@@ -35,7 +42,7 @@ _POINTS_PER_PIECE = 20_000
 class FileRun(SourceRun):
     """A run in files."""
 
-    files: tuple[Path, ...] = ()
+    files: tuple[SourceFile, ...] = ()
     at_rest: bool = True
 
     @property
@@ -45,21 +52,22 @@ class FileRun(SourceRun):
     @property
     def modified_ns(self) -> int:
         """When the last of them was written."""
-        return max(path.stat().st_mtime_ns for path in self.files)
+        return max(file.stat().st_mtime_ns for file in self.files)
 
 
-def file_run(key: str, experiment: str, title: str, files: Sequence[Path]) -> FileRun:
+def file_run(key: str, experiment: str, title: str, files: Sequence[SourceFile]) -> FileRun:
     """Return a run; ``key`` identifies it and gives its id.
 
     Raises:
         OSError: A file is gone.
     """
-    stats = [(str(path), path.stat()) for path in files]
+    stats = [(str(file), file.stat()) for file in files]
     newest_ns = max(stat.st_mtime_ns for _, stat in stats)
     at_rest = time.time() - newest_ns / NS_PER_S > AT_REST_S
     content = [[(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats], at_rest]
+    experiment, title = _NOT_TEXT.sub("�", experiment), _NOT_TEXT.sub("�", title)
     return FileRun(
-        hashlib.blake2b(key.encode(), digest_size=16).hexdigest(),
+        hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest(),
         experiment,
         title,
         hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest(),
@@ -78,6 +86,16 @@ class Point:
     value: float
     step: int = NO_STEP
     has_time: bool = True
+
+
+def time_ns(seconds: float) -> int:
+    """
+    Raises:
+        ValueError: It is no time that the store can hold.
+    """
+    if not abs(seconds) < _LATEST_S:
+        raise ValueError(f"a time of {seconds} s since 1970")
+    return int(seconds * NS_PER_S)
 
 
 class Reader(Protocol):
@@ -101,12 +119,16 @@ class FileSource:
         where: What was given, for people.
         runs: All runs.
         read: Reads one.
+        left_out: Files and folders that were not looked into, with the reason.
     """
 
     grows_only = True
 
-    def __init__(self, where: str, runs: Sequence[FileRun], read: Reader) -> None:
+    def __init__(
+        self, where: str, runs: Sequence[FileRun], read: Reader, left_out: Sequence[str]
+    ) -> None:
         self.where = where
+        self.left_out = left_out
         self._runs = runs
         self._read = read
 
@@ -133,7 +155,7 @@ class FileSource:
         columns: dict[SourceSeries, _Columns] = {}
         first_ns, last_ns = None, None
         has_media = False
-        for part in self._read(run, facts):
+        for part in self._storable(run, facts):
             if isinstance(part, Media):
                 has_media = True
                 yield part
@@ -155,6 +177,47 @@ class FileSource:
             facts.started_ns = run.modified_ns if first_ns is None else first_ns
         if facts.ended_ns is None and facts.status.ended:
             facts.ended_ns = max(facts.started_ns, facts.started_ns if last_ns is None else last_ns)
+
+    def _storable(self, run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
+        """Yield what the store can hold; the rest is named once for each metric or file."""
+        of_names: dict[str, str] = {}
+        refused: set[tuple[str, str]] = set()
+        for part in guarded(run.where, self._read(run, facts), facts):
+            name = part.path if isinstance(part, Media) else part.series.metric
+            if name not in of_names:
+                of_names[name] = "the name is not text" if _NOT_TEXT.search(name) else ""
+            cause = of_names[name]
+            if isinstance(part, Point) and not (_fits(part.time_ns) and _fits(part.step)):
+                cause = "a time or step is too large"
+            if not cause:
+                yield part
+            elif (name, cause) not in refused:
+                refused.add((name, cause))
+                facts.problems.append(f"{run.where}: {cut(repr(name), 80)}: {cause}; left out")
+
+
+def guarded(where: str, parts: Iterator[T], facts: RunFacts) -> Iterator[T]:
+    """Yield what a reader takes from a file or record; what it fails at becomes a problem.
+
+    Files of others may hold anything: numbers of any size, endless nesting, invalid messages. No
+    list of what their parsers raise would be complete, and the rest has to be imported.
+    """
+    try:
+        yield from parts
+    except Exception as error:  # noqa: BLE001 - see above
+        if isinstance(error, RadtError):
+            facts.problems.append(error.message)
+            return
+        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        shown = cut(cause.strip().partition("\n")[0] or type(error).__name__, 200)
+        if len(facts.problems) < _MAX_PROBLEMS:
+            facts.problems.append(f"{where}: {shown}; left out")
+        elif len(facts.problems) == _MAX_PROBLEMS:
+            facts.problems.append(f"{where}: more is left out")
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
 
 
 class _Columns:
@@ -191,33 +254,3 @@ def rewritten(run: SourceRun, what: str) -> SourceError:
         f"{run.where} was rewritten since it was imported: {what}",
         "Give the new file another name to import it as a new run",
     )
-
-
-def params_in(folder: Path) -> list[Path]:
-    """Return the file with parameters that Lightning writes beside its logs, if it is there."""
-    path = folder / "hparams.yaml"
-    return [path] if path.is_file() else []
-
-
-def read_params(path: Path, facts: RunFacts) -> None:
-    """Read parameters that Lightning wrote."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        facts.problems.append(f"{path}: {str(error).splitlines()[0]}; its parameters are left out")
-        return
-    if isinstance(data, dict):
-        facts.params |= {key: str(value) for key, value in flattened(data)}
-
-
-def flattened(data: object, prefix: str = "") -> Iterable[tuple[str, object]]:
-    """Yield the leaves of nested dicts with their keys joined by dots.
-
-    >>> dict(flattened({"a": {"b": 1}}))
-    {'a.b': 1}
-    """
-    if isinstance(data, dict) and data:
-        for key, value in data.items():
-            yield from flattened(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, data

@@ -51,7 +51,7 @@ class Import:
             TrackingError: MLflow does not answer.
             StoreError: The store cannot be written.
         """
-        result = ImportResult()
+        result = ImportResult(left_out=[*self._source.left_out])
         with StoreReader(self._writer.address) as reader:
             known = known_runs(reader)
             placed = [
@@ -99,6 +99,7 @@ class Import:
             result.failed.append((place.run.where, SourceError(problem)))
         else:
             result.damaged += facts.problems
+            result.left_out += facts.left_out
             if facts.is_empty and not is_known:
                 result.empty += 1
             elif is_known:

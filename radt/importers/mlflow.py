@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind, translated_errors
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.errors import TrackingError, UsageError
+from radt.importers.below import first_link
 from radt.importers.source import RefusedError, SourceRun
 from radt.masking import masked
 from radt.model import RunStatus
@@ -46,6 +47,8 @@ _page_token: Any = SearchUtils.create_page_token
 #: Some programs log nanoseconds although MLflow expects milliseconds; later times do not fit.
 _MAX_MS = 2**63 // NS_PER_MS - 1
 _SHORT_ID = 8
+#: Folders of a file store that an import does not read.
+_NOT_READ = frozenset({"artifacts", "models", ".trash"})
 _STATUSES = {
     "SCHEDULED": RunStatus.SCHEDULED,
     "RUNNING": RunStatus.RUNNING,
@@ -83,14 +86,22 @@ class MlflowReader:
         """Connect to the server, or open the database.
 
         Raises:
-            UsageError: The file or folder does not exist: MLflow would create it.
+            UsageError: The file or folder does not exist, and MLflow would create it; or links in
+                the folder lead elsewhere.
             TrackingError: The server or database does not respond.
         """
-        if not _may_exist(self.uri):
+        path = _path_in(self.uri)
+        is_database = self.uri.lower().startswith("sqlite:")
+        if path is not None and not (path.is_file() if is_database else path.is_dir()):
             raise UsageError(
                 f"{self.where} does not exist",
                 "Give an MLflow server (http://…), database (sqlite:///FILE, postgresql://…) or "
                 "folder (mlruns)",
+            )
+        if path is not None and path.is_dir() and (link := first_link(path, _NOT_READ)):
+            raise UsageError(
+                f"{link} is a link, which MLflow would follow out of {self.where}",
+                "Replace it by what it leads to, or delete it",
             )
         with self._errors():
             self._target.connect()
@@ -263,14 +274,14 @@ def _clipped(time_ms: int) -> int:
     return max(-_MAX_MS, min(_MAX_MS, int(time_ms)))
 
 
-def _may_exist(uri: str) -> bool:
-    """Return False if a URI names a file or folder that does not exist."""
-    if uri.lower().startswith("sqlite:"):
-        try:
-            return Path(make_url(uri).database or "").is_file()
-        except (ArgumentError, ValueError):
-            return False
+def _path_in(uri: str) -> Path | None:
+    """Return the file or folder that a URI names, if it names one."""
     parts = urlsplit(uri)
+    if parts.scheme.lower() == "sqlite":
+        try:
+            return Path(make_url(uri).database or "")
+        except (ArgumentError, ValueError):
+            return Path()
     if parts.scheme == "file":
-        return Path(unquote(parts.path)).is_dir()
-    return bool(parts.scheme) or Path(uri).is_dir()
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(uri)

@@ -93,6 +93,7 @@ class MlflowSource:
 
     #: Points may be deleted in MLflow.
     grows_only = False
+    left_out = ()
 
     def __init__(
         self, reader: MlflowReader, pool: ThreadPoolExecutor, experiments: Sequence[str] = ()

@@ -7,6 +7,7 @@ added.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections import Counter
@@ -31,6 +32,11 @@ from radt.tags import IMPORTED
 _POINTS_PER_TRANSACTION = 400_000
 #: Maximum number of restarts for a run that another importer changes meanwhile.
 _TRIES = 5
+#: Errors of a path that others chose, not of the disk.
+_OF_ONE_FILE = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EINVAL, errno.ENAMETOOLONG}
+    | {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
+)
 
 
 class _ChangedError(StoreError):
@@ -85,7 +91,16 @@ class RunImport:
         facts = RunFacts()
         for piece in self._source.read(self._place.run, self, facts):
             if isinstance(piece, Media):
-                self._keep(piece)
+                try:
+                    self._keep(piece)
+                except OSError as error:
+                    if error.errno not in _OF_ONE_FILE:
+                        raise
+                    is_gone = error.errno == errno.ENOENT
+                    named = facts.left_out if is_gone else facts.problems
+                    named.append(
+                        f"{self._place.run.where}: {piece.shown}: {error.strerror}; left out"
+                    )
                 continue
             self._take(piece)
             if self._held >= _POINTS_PER_TRANSACTION:
@@ -271,28 +286,30 @@ class RunImport:
         return facts.status.ended
 
     def _keep(self, media: Media) -> None:
-        """Put a file among the run's artifacts, beside a store that is a file."""
+        """Put a file among the run's artifacts, beside a store that is a file.
+
+        Raises:
+            OSError: It cannot be read or written.
+        """
         store = self._writer.address.path
         if store is None:
             return
         folder = Home(store.parent).run_dir(self._run_id)
         path = _below(folder.path, media.path)
-        size_bytes = (
-            media.content.stat().st_size if isinstance(media.content, Path) else len(media.content)
-        )
-        if path.exists() and path.stat().st_size == size_bytes:
-            return
-        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            if isinstance(media.content, Path):
-                shutil.copyfile(media.content, partial)
-            else:
-                partial.write_bytes(media.content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with media.open() as stream:
+            size_bytes = stream.seek(0, os.SEEK_END)
+            if path.exists() and path.stat().st_size == size_bytes:
+                return
+            stream.seek(0)
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                with partial.open("wb") as target:
+                    shutil.copyfileobj(stream, target)
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
 
 
 def _below(folder: Path, path: str) -> Path:

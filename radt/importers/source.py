@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
-from radt.errors import TrackingError
+from radt.errors import TrackingError, cut
+from radt.importers.below import SourceFile
 from radt.model import SOFTWARE, RunStatus, Scope
 from radt.store.records import Samples
 
@@ -62,7 +63,8 @@ class SourceRun:
 class RunFacts:
     """What a source says of a run besides points; it fills this in while it is read.
 
-    ``problems`` name damage. A run that ``is_empty`` is not stored before there is something in it.
+    ``problems`` name what cannot be read, ``left_out`` what is not imported. A run that
+    ``is_empty`` is not stored before there is something in it.
     """
 
     status: RunStatus = RunStatus.FINISHED
@@ -76,6 +78,7 @@ class RunFacts:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,20 @@ class Media:
     """A file of a run: its path among the run's artifacts, and a file to copy, or the content."""
 
     path: str
-    content: Path | bytes
+    content: SourceFile | bytes
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return cut(str(self.content) if isinstance(self.content, SourceFile) else self.path, 200)
+
+    def open(self) -> BinaryIO:
+        """
+        Raises:
+            OSError: The file cannot be read, or leads out of its source.
+        """
+        content = self.content
+        return content.open() if isinstance(content, SourceFile) else io.BytesIO(content)
 
 
 class Stored(Protocol):
@@ -126,6 +142,11 @@ class Source(Protocol):
     @property
     def grows_only(self) -> bool:
         """Whether a run that lacks points that it had before is another run."""
+        ...
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What was not looked into, with the reason."""
         ...
 
     def runs(self) -> Sequence[SourceRun]:

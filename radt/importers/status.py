@@ -16,8 +16,8 @@ class ImportResult:
     """Number of runs imported for the first time, updated, and unchanged.
 
     ``without_archive`` are runs that radt recorded and that have no archive yet; ``empty`` hold
-    nothing yet; ``failed`` are names and errors of single runs; ``damaged`` names what was left out
-    of runs that were imported.
+    nothing yet; ``failed`` are names and errors of single runs; ``damaged`` names what could not
+    be read of runs that were imported, ``left_out`` what radt does not import.
     """
 
     imported: int = 0
@@ -27,6 +27,7 @@ class ImportResult:
     empty: int = 0
     failed: list[tuple[str, RadtError]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:

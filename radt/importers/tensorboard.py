@@ -1,4 +1,4 @@
-"""TensorBoard's event files, read by TensorBoard: a folder with event files is a run.
+"""TensorBoard's event files, in TensorBoard's messages: a folder with event files is a run.
 
 What writers spread over several folders for one training comes together in one run:
 
@@ -7,34 +7,36 @@ What writers spread over several folders for one training comes together in one 
   ``loss``,
 * Keras into ``train`` and ``validation``, with nothing beside them.
 
-Scalars are metrics, hyper-parameters parameters, images and texts artifacts. TensorBoard's reader
-stops at damage; what follows it in the file is lost to everybody who reads it.
+Scalars are metrics, hyper-parameters parameters, images and texts artifacts. As in TensorBoard,
+reading stops at damage; what follows it in the file is lost.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.util import tensor_util
 
 from radt.errors import UsageError
+from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
-    NS_PER_S,
     FileRun,
     FileSource,
     Point,
     file_run,
-    params_in,
-    read_params,
+    guarded,
+    time_ns,
 )
+from radt.importers.params import PARAMS, params_in, read_params
 from radt.importers.source import Media, RunFacts, SourceSeries
 from radt.model import RunStatus
 
@@ -49,7 +51,9 @@ _FAILURE = int(api_pb2.Status.Value("STATUS_FAILURE"))
 #: Events of a file that are looked at to learn what its folder is.
 _FIRST_EVENTS = 20
 #: A record: length, its checksum, the event, its checksum.
-_HEAD = struct.Struct("<QI")
+_HEAD, _FOOT = struct.Struct("<QI"), struct.Struct("<I")
+#: Of what is imported, images are largest; a record of a graph may be larger.
+_MAX_RECORD_BYTES = 2**26
 _AROUND_BYTES = 16
 _PNG, _GIF = b"\x89PNG", b"GIF8"
 
@@ -61,7 +65,7 @@ class _Folder:
     ``prefix`` and ``suffix`` go around their tags.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[SourceFile, ...]
     prefix: str = ""
     suffix: str = ""
 
@@ -77,17 +81,17 @@ def source(place: Path) -> FileSource:
     Raises:
         UsageError: There are none.
     """
-    root = (place.parent if place.is_file() else place).absolute()
-    paths = [place.absolute()] if place.is_file() else sorted(root.rglob(f"*{_MARK}*"))
-    files: dict[Path, list[Path]] = {}
-    for file in paths:
-        if file.is_file() and not file.name.endswith(_PROFILE_SUFFIX):
-            files.setdefault(file.parent, []).append(file)
+    found = find_files(place, f"*{_MARK}*")
+    files: dict[Path, list[SourceFile]] = {}
+    for file in found.files:
+        if not file.full.name.endswith(_PROFILE_SUFFIX):
+            files.setdefault(file.full.parent, []).append(file)
     if not files:
         raise UsageError(
             f"no event files in {place}",
             f"Give a folder with files that have {_MARK} in their name",
         )
+    root = found.files[0].root
     folders = _runs({folder: tuple(of_folder) for folder, of_folder in files.items()})
     runs: list[FileRun] = []
     parts: dict[str, Sequence[_Folder]] = {}
@@ -96,22 +100,24 @@ def source(place: Path) -> FileSource:
             f"tensorboard:{home}",
             root.name or "tensorboard",
             home.relative_to(root).as_posix() if home not in (root, *root.parents) else home.name,
-            [*(path for part in of_run for path in part.files), *params_in(home)],
+            [*(file for part in of_run for file in part.files), *params_in(home, root)],
         )
         runs.append(run)
         parts[run.run_id] = of_run
 
     def read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
-        for path in run.files:
-            if _MARK not in path.name:
-                read_params(path, facts)
+        for file in run.files:
+            if file.full.name == PARAMS:
+                read_params(file, facts)
         for part in parts[run.run_id]:
-            yield from _read_folder(part, facts, at_rest=run.at_rest)
+            reading = _Reading(part, facts)
+            for file in part.files:
+                yield from guarded(str(file), reading.file(file, at_rest=run.at_rest), facts)
 
-    return FileSource(str(place), runs, read)
+    return FileSource(str(place), runs, read, found.left_out)
 
 
-def _runs(files: Mapping[Path, tuple[Path, ...]]) -> dict[Path, list[_Folder]]:
+def _runs(files: Mapping[Path, tuple[SourceFile, ...]]) -> dict[Path, list[_Folder]]:
     """Return the folders of each run, by the run's own."""
     runs: dict[Path, list[_Folder]] = {}
     for folder, of_folder in sorted(files.items()):
@@ -129,87 +135,119 @@ def _runs(files: Mapping[Path, tuple[Path, ...]]) -> dict[Path, list[_Folder]]:
     return runs
 
 
-def _part_of_parent(name: str, files: tuple[Path, ...]) -> _Folder | None:
+def _part_of_parent(name: str, files: tuple[SourceFile, ...]) -> _Folder | None:
     """Return the part that a folder is of the run above it; None for a run of its own."""
-    for _, event in zip(range(_FIRST_EVENTS), _Events(files[0]), strict=False):
-        for value in event.summary.value:
-            if value.metadata.plugin_data.plugin_name == _HPARAMS:
-                return _Folder(files, prefix="hparams/")
-            curve = f"{value.tag.replace('/', '_')}_"
-            if name.startswith(curve):
-                return _Folder(files, suffix=f"/{name.removeprefix(curve)}")
+    # What cannot be read here is named when the run is imported.
+    for value in guarded(str(files[0]), _first_values(files[0]), RunFacts()):
+        if value.metadata.plugin_data.plugin_name == _HPARAMS:
+            return _Folder(files, prefix="hparams/")
+        curve = f"{value.tag.replace('/', '_')}_"
+        if name.startswith(curve):
+            return _Folder(files, suffix=f"/{name.removeprefix(curve)}")
     return None
 
 
+def _first_values(file: SourceFile) -> Iterator[Any]:
+    for _, record in islice(_Events(file), _FIRST_EVENTS):
+        yield from event_pb2.Event.FromString(record).summary.value
+
+
 class _Events:
-    """The events of a file. After them, ``problem`` says what the file ends with."""
+    """The records of a file. After them, ``problems`` name what of it cannot be read.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read_bytes = 0
+    Unless the file is ``at_rest``, a last record that is not whole is still being written. The
+    reader of TensorBoard's package would allocate whatever a record gives as its length.
+    """
 
-    def __iter__(self) -> Iterator[Any]:
-        self._path.stat()  # an OSError, and none of TensorBoard's
-        for record in RawEventFileLoader(str(self._path)).Load():
-            self._read_bytes += len(record) + _AROUND_BYTES
-            yield event_pb2.Event.FromString(record)
+    def __init__(self, file: SourceFile, *, at_rest: bool = True) -> None:
+        self._file = file
+        self._at_rest = at_rest
+        self.problems: list[str] = []
 
-    def problem(self, *, at_rest: bool) -> str:
-        """Return why not all of the file was read; empty if it was, or may yet be written."""
-        with self._path.open("rb") as file:
-            size_bytes = file.seek(0, 2)
-            file.seek(self._read_bytes)
-            head = file.read(_HEAD.size)
-        if not head:
-            return ""
-        length = 0
-        if len(head) == _HEAD.size:
-            length, checksum = _HEAD.unpack(head)
-            if (
-                masked_crc32c(head[:8]) != checksum
-                or self._read_bytes + length + _AROUND_BYTES <= size_bytes
-            ):
-                left = size_bytes - self._read_bytes
-                return (
-                    f"{self._path} is damaged at byte {self._read_bytes:,}; "
-                    f"{left:,} bytes are left out"
-                )
-        if at_rest:
-            return f"{self._path} ends within a record; what is before it was imported"
-        return ""  # being written
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the records with the byte at which they begin.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        with self._file.open() as stream:
+            size_bytes = os.fstat(stream.fileno()).st_size
+            while head := stream.read(_HEAD.size):
+                at = stream.tell() - len(head)
+                if len(head) < _HEAD.size:
+                    return self._cut()
+                length, checksum = _HEAD.unpack(head)
+                if masked_crc32c(head[:8]) != checksum:
+                    return self._damaged(at, size_bytes)
+                is_whole = at + length + _AROUND_BYTES <= size_bytes
+                if length > _MAX_RECORD_BYTES:
+                    if not is_whole:
+                        return self._damaged(at, size_bytes)
+                    self.problems.append(
+                        f"{self._file}, byte {at:,}: a record of {length:,} bytes; left out"
+                    )
+                    stream.seek(length + _FOOT.size, os.SEEK_CUR)
+                    continue
+                if not is_whole:
+                    return self._cut()
+                record = stream.read(length)
+                if masked_crc32c(record) != _FOOT.unpack(stream.read(_FOOT.size))[0]:
+                    return self._damaged(at, size_bytes)
+                yield at, record
+
+    def _cut(self) -> None:
+        if self._at_rest:
+            self.problems.append(
+                f"{self._file} ends within a record; what is before it was imported"
+            )
+
+    def _damaged(self, at: int, size_bytes: int) -> None:
+        self.problems.append(
+            f"{self._file} is damaged at byte {at:,}; {size_bytes - at:,} bytes are left out"
+        )
 
 
-def _read_folder(part: _Folder, facts: RunFacts, *, at_rest: bool) -> Iterator[Point | Media]:
+@dataclass(slots=True)
+class _Reading:
+    """What was read of a folder so far."""
+
+    part: _Folder
+    facts: RunFacts
     # Only the first value of a tag has its plugin.
-    plugins: dict[str, str] = {}
-    series: dict[str, SourceSeries] = {}
-    for path in part.files:
-        events = _Events(path)
-        for event in events:
-            for value in event.summary.value:
-                tag = value.tag
-                if value.HasField("metadata"):
-                    plugins.setdefault(tag, value.metadata.plugin_data.plugin_name)
-                if tag not in series:
-                    series[tag] = SourceSeries(part.metric(tag))
-                plugin = plugins.get(tag, "")
-                if plugin == _HPARAMS:
-                    _read_hparams(value.metadata.plugin_data.content, facts)
-                elif (number := _number(value, plugin)) is not None:
-                    time_ns = int(event.wall_time * NS_PER_S)
-                    yield Point(series[tag], time_ns, number, event.step)
-                else:
-                    yield from _media(part, value, plugin, event.step)
-        if problem := events.problem(at_rest=at_rest):
-            facts.problems.append(problem)
+    plugins: dict[str, str] = field(default_factory=dict)
+    series: dict[str, SourceSeries] = field(default_factory=dict)
+
+    def file(self, file: SourceFile, *, at_rest: bool) -> Iterator[Point | Media]:
+        events = _Events(file, at_rest=at_rest)
+        for at, record in events:
+            yield from guarded(f"{file}, byte {at:,}", self._values(record), self.facts)
+        self.facts.problems += events.problems
+
+    def _values(self, record: bytes) -> Iterator[Point | Media]:
+        event = event_pb2.Event.FromString(record)
+        for value in event.summary.value:
+            tag = value.tag
+            if value.HasField("metadata"):
+                self.plugins.setdefault(tag, value.metadata.plugin_data.plugin_name)
+            if tag not in self.series:
+                self.series[tag] = SourceSeries(self.part.metric(tag))
+            plugin = self.plugins.get(tag, "")
+            if plugin == _HPARAMS:
+                _read_hparams(value.metadata.plugin_data.content, self.facts)
+            elif (number := _number(value, plugin)) is not None:
+                yield Point(self.series[tag], time_ns(event.wall_time), number, event.step)
+            else:
+                yield from _media(self.part, value, plugin, event.step)
 
 
 def _number(value: Any, plugin: str) -> float | None:
     if value.WhichOneof("value") == "simple_value":
         return float(value.simple_value)
     if plugin == "scalars" and value.HasField("tensor"):
-        array = tensor_util.make_ndarray(value.tensor)
-        return float(array.item()) if array.size == 1 else None
+        shape = [axis.size for axis in value.tensor.tensor_shape.dim]
+        if any(size != 1 for size in shape):  # TensorBoard would make an array of this size
+            raise ValueError(f"expected a scalar, got a tensor of the shape {shape}")
+        return float(tensor_util.make_ndarray(value.tensor).item())
     return None
 
 

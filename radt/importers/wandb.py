@@ -12,25 +12,29 @@ listener ``wandb``. A run that was resumed has several folders with its id, and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
 from radt.errors import SourceError, UsageError
+from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
-    NS_PER_S,
     FileRun,
     FileSource,
     Point,
     file_run,
-    flattened,
+    guarded,
+    time_ns,
 )
+from radt.importers.params import MAX_DEPTH, flattened
 from radt.importers.source import Media, RunFacts, SourceSeries
 from radt.model import NO_STEP, RunStatus, Scope
 from radt.tags import GIT_COMMIT, HOST
@@ -60,63 +64,67 @@ def source(place: Path) -> FileSource:
     Raises:
         UsageError: There are none.
     """
-    paths = [place] if place.is_file() else place.rglob(_PATTERN)
-    # Their folders' names hold when they began. ``latest-run`` is a link to another one.
+    found = find_files(place, _PATTERN)
+    # Their folders' names hold when they began.
     files = sorted(
-        {path.resolve() for path in paths},
-        key=lambda path: (path.parent.name.removeprefix("offline-"), path),
+        found.files,
+        key=lambda file: (file.full.parent.name.removeprefix("offline-"), file.full),
     )
     if not files:
         raise UsageError(
             f"no runs of W&B in {place}", "Give a folder wandb, offline-run-… or run-…"
         )
-    by_key: dict[tuple[str, str, str], list[Path]] = {}
+    by_key: dict[tuple[str, str, str], list[SourceFile]] = {}
     names: dict[tuple[str, str, str], str] = {}
-    for path in files:
-        about = _about(path)
-        run_id = about.run_id or path.stem.removeprefix("run-")
+    for file in files:
+        about = _about(file)
+        run_id = about.run_id or file.full.stem.removeprefix("run-")
         key = (about.entity, about.project or _NO_PROJECT, run_id)
-        by_key.setdefault(key, []).append(path)
+        by_key.setdefault(key, []).append(file)
         names[key] = about.display_name or names.get(key, "") or run_id
     runs = [
         file_run("wandb:" + "/".join(key), key[1], names[key], of_run)
         for key, of_run in by_key.items()
     ]
-    return FileSource(str(place), runs, _read)
+    return FileSource(str(place), runs, _read, found.left_out)
 
 
-def _about(path: Path) -> Any:
+def _about(file: SourceFile) -> Any:
     """Return what the start of a file says of its run; nothing of one that is damaged."""
-    try:
-        for _, record in zip(range(_FIRST_RECORDS), _Records(path), strict=False):
-            if record.WhichOneof("record_type") == "run":
-                return record.run
-    except (SourceError, OSError):
-        pass  # the import of the run says it
+    # What cannot be read here is named when the run is imported.
+    for record in islice(guarded(str(file), _messages_of(file), RunFacts()), _FIRST_RECORDS):
+        if record.WhichOneof("record_type") == "run":
+            return record.run
     return _messages.RunRecord()
+
+
+def _messages_of(file: SourceFile) -> Iterator[Any]:
+    for data in _Records(file):
+        yield _messages.Record.FromString(data)
 
 
 class _Records:
     """The records of a file. After them, ``problems`` name damage, and ``is_cut`` a rest."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
         self.problems: list[str] = []
         self.is_cut = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[bytes]:
         """
         Raises:
             SourceError: It is no file of W&B.
+            OSError: It cannot be read.
         """
-        with self._path.open("rb") as file:
+        with self._file.open() as file:
             header = file.read(len(_HEADER))
             if header != _HEADER:
                 if _HEADER.startswith(header):
                     self.is_cut = True  # just made
                     return
                 raise SourceError(
-                    f"expected a run of W&B in {self._path}, got something else",
+                    f"expected a run of W&B in {self._file}, got something else",
                     "Give a folder that W&B wrote",
                 )
             parts: list[bytes] = []
@@ -131,7 +139,7 @@ class _Records:
                         continue  # its beginning is damaged
                     parts = [] if kind is None else [*parts, data]
                     if kind in (_FULL, _LAST):
-                        yield _messages.Record.FromString(b"".join(parts))
+                        yield b"".join(parts)
                         parts = []
                 number += 1
             self.is_cut |= bool(parts)
@@ -153,7 +161,7 @@ class _Records:
                 return
             if kind not in _CHECKSUMS or zlib.crc32(data, _CHECKSUMS[kind]) != checksum:
                 self.problems.append(
-                    f"{self._path} is damaged at byte {block_at + at:,}; "
+                    f"{self._file} is damaged at byte {block_at + at:,}; "
                     f"{len(block) - at:,} bytes are left out"
                 )
                 yield None, b""
@@ -163,21 +171,15 @@ class _Records:
 
 
 def _read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
-    state = _State(facts)
-    for path in run.files:
-        records = _Records(path)
-        state.folder = path.parent / "files"
+    state = _State(facts, run.files[0])
+    for file in run.files:
+        state.file = file
         facts.status, facts.end_reason, facts.exit_code = RunStatus.RUNNING, "", None
-        for record in records:
-            kind = record.WhichOneof("record_type")
-            if (take := _TAKES.get(kind)) is not None:
-                yield from take(state, getattr(record, kind))
-        facts.problems += records.problems
-        if run.at_rest and records.is_cut:
-            facts.problems.append(f"{path} ends within a record; what is before it was imported")
-        log = state.folder / "output.log"
-        if log.is_file():
-            yield Media("output.log" if len(run.files) == 1 else f"artifacts/{path.stem}.log", log)
+        yield from guarded(str(file), state.read(at_rest=run.at_rest), facts)
+        log = file.beside("files/output.log")
+        if os.path.lexists(log.full):
+            only = len(run.files) == 1
+            yield Media("output.log" if only else f"artifacts/{file.full.stem}.log", log)
     if not facts.status.ended and run.at_rest:
         facts.status = RunStatus.KILLED
         facts.end_reason = "W&B's file has no end of the run"
@@ -191,13 +193,29 @@ class _State:
     """What the records of a run have said so far."""
 
     facts: RunFacts
-    folder: Path = Path()
+    file: SourceFile
     config: dict[str, object] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
     logged: set[str] = field(default_factory=set)
     series: dict[str, SourceSeries] = field(default_factory=dict)
     started_ns: int = 0
     last_ns: int = 0
+
+    def read(self, *, at_rest: bool) -> Iterator[Point | Media]:
+        records = _Records(self.file)
+        for number, data in enumerate(records, start=1):
+            yield from guarded(f"{self.file}, record {number:,}", self._take(data), self.facts)
+        self.facts.problems += records.problems
+        if at_rest and records.is_cut:
+            self.facts.problems.append(
+                f"{self.file} ends within a record; what is before it was imported"
+            )
+
+    def _take(self, data: bytes) -> Iterator[Point | Media]:
+        record = _messages.Record.FromString(data)
+        kind = record.WhichOneof("record_type")
+        if (take := _TAKES.get(kind)) is not None:
+            yield from take(self, getattr(record, kind))
 
     def run(self, record: Any) -> Iterator[Point]:
         """Take the run's head; a resumed one comes again."""
@@ -249,28 +267,28 @@ class _State:
         logged_s = row.pop("_timestamp", None)
         runtime_s, step = row.pop("_runtime", None), row.pop("_step", record.step.num)
         if isinstance(logged_s, (int, float)):
-            time_ns = int(logged_s * NS_PER_S)
+            at_ns = time_ns(logged_s)
         elif isinstance(runtime_s, (int, float)):
-            time_ns = self.started_ns + int(runtime_s * NS_PER_S)
+            at_ns = self.started_ns + time_ns(runtime_s)
         else:
-            time_ns = self.last_ns
-        self.last_ns = max(self.last_ns, time_ns)
+            at_ns = self.last_ns
+        self.last_ns = max(self.last_ns, at_ns)
         at = int(step) if isinstance(step, (int, float)) else NO_STEP
         self.logged |= row.keys()
-        yield from self._numbers(row, time_ns, at)
+        yield from self._numbers(row, at_ns, at)
         yield from self._files(row)
 
     def stats(self, record: Any) -> Iterator[Point]:
         """Yield what W&B measured."""
-        time_ns = _time_ns(record.timestamp)
-        self.last_ns = max(self.last_ns, time_ns)
+        at_ns = _time_ns(record.timestamp)
+        self.last_ns = max(self.last_ns, at_ns)
         for item in record.item:
             value = _value(item)
             if isinstance(value, (int, float)) and (number := _float(value)) is not None:
                 key = f"system/{item.key}"
                 if key not in self.series:
                     self.series[key] = _measured(str(item.key))
-                yield Point(self.series[key], time_ns, number)
+                yield Point(self.series[key], at_ns, number)
 
     def output(self, record: Any) -> Iterator[Point]:
         self.last_ns = max(self.last_ns, _time_ns(record.timestamp))
@@ -283,7 +301,7 @@ class _State:
         facts.status = RunStatus.FAILED if facts.exit_code else RunStatus.FINISHED
         if facts.exit_code:
             facts.end_reason = f"exit code {facts.exit_code}"
-        self.last_ns = max(self.last_ns, self.started_ns + record.runtime * NS_PER_S)
+        self.last_ns = max(self.last_ns, self.started_ns + time_ns(record.runtime))
         more = {
             key: value
             for key, value in self.summary.items()
@@ -292,21 +310,19 @@ class _State:
         self.summary = {}  # a resumed run says what is new
         yield from self._numbers(more, self.last_ns, NO_STEP)
 
-    def _numbers(self, row: Mapping[str, object], time_ns: int, step: int) -> Iterator[Point]:
+    def _numbers(self, row: Mapping[str, object], at_ns: int, step: int) -> Iterator[Point]:
         for key, value in flattened(_without_media(row)):
             if isinstance(value, (int, float)) and (number := _float(value)) is not None:
                 if key not in self.series:
                     self.series[key] = SourceSeries(key)
-                yield Point(self.series[key], time_ns, number, step)
+                yield Point(self.series[key], at_ns, number, step)
 
     def _files(self, row: object) -> Iterator[Media]:
         if not isinstance(row, dict):
             return
         path = row.get("path")
         if "_type" in row and isinstance(path, str):
-            file = self.folder / path
-            if ".." not in file.parts and file.is_file():
-                yield Media(f"artifacts/{path}", file)
+            yield Media(f"artifacts/{path}", self.file.beside(f"files/{path}"))
             return
         for value in row.values():
             yield from self._files(value)
@@ -338,6 +354,10 @@ def _keys(item: Any) -> Sequence[str]:
 
 
 def _value(item: Any) -> object:
+    """
+    Raises:
+        RecursionError: Its brackets are nested too deep.
+    """
     try:
         value: object = json.loads(item.value_json)
     except ValueError:
@@ -346,6 +366,12 @@ def _value(item: Any) -> object:
 
 
 def _put(tree: dict[str, object], keys: Sequence[str], value: object) -> None:
+    """
+    Raises:
+        ValueError: Names are nested too deep.
+    """
+    if len(keys) > MAX_DEPTH:
+        raise ValueError(f"{len(keys):,} nested names")
     for key in keys[:-1]:
         below = tree.get(key)
         if not isinstance(below, dict):
@@ -380,4 +406,4 @@ def _float(value: float) -> float | None:
 
 
 def _time_ns(time: Any) -> int:
-    return int(time.seconds) * NS_PER_S + int(time.nanos)
+    return time_ns(time.seconds) + int(time.nanos)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.experiment.table import parse_table
+from radt.experiment.table import TableStream, parse_table
 
 # Every character that means something to the reader, and some that do not.
 ALPHABET = "a#\", \t;\n\r\\'é\u2028\x0b"
@@ -65,6 +65,22 @@ def test_any_text_is_covered_by_cells_and_what_stands_between_them(text: str) ->
             else:
                 assert raw.strip() == cell.value
         position = record.end
+
+
+@given(st.text(ALPHABET, max_size=60))
+def test_a_stream_has_the_same_rows(text: str) -> None:
+    text = f"A,B\n{text}"
+    table = parse_table(text)
+    stream = TableStream(io.BytesIO(text.encode()))
+    rows = list(stream.rows())
+
+    defective = {defect.line for defect in table.defects}
+    assert stream.defects == list(table.defects)
+    assert [(row.line, row.cells) for row in rows] == [
+        (row.line, [cell.value for cell in row.cells])
+        for row in table.rows
+        if not any(cell.line in defective for cell in row.cells)
+    ]
 
 
 def test_lines_are_physical_lines() -> None:

@@ -19,9 +19,10 @@ from radt.frontend.data.spec import ColumnChoice, Pick
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.runs import FIRST_ROWS, answer, columns_to_choose, found_picks, picks_after
 from radt.frontend.view import View
-from radt.model import RunStatus
+from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
+from radt.store.records import SeriesRecord
 from radt.tags import PROFILED
 
 
@@ -286,6 +287,23 @@ def test_the_file_has_all_that_is_found_with_full_precision(demo, source):
     (last,) = (row for row in rows if row["run_id"] == demo.run_ids["mix b"])
     assert (last["status"], last["param.note"], last["workload"]) == ("FAILED", "'=1+1", "mix")
     assert math.isfinite(float(last["duration"]))
+
+
+def test_names_of_columns_in_the_file_are_not_formulas(demo, source):
+    demo.quickstart()
+    run_id = demo.run_ids["mix b"]
+    series = [
+        SeriesRecord(
+            run_id, 90 + number, SOFTWARE, f"{start}cmd", "", Scope.RUN, SeriesKind.GAUGE, ""
+        )
+        for number, start in enumerate("=@")
+    ]
+    demo.writer.add_series(series)
+    for record in series:
+        demo.append(run_id, demo.origin_ns(run_id), record.series_no, [1.0], [2.0])
+    view = View(columns=tuple(ColumnChoice(f"{record.metric}.max") for record in series))
+    (header, *_) = csv.reader(io.StringIO(table_csv(read_table(source, view))))
+    assert header[-2:] == ["'=cmd.max", "'@cmd.max"]
 
 
 def test_nothing_recorded_is_another_page_but_nothing_found_is_none(demo, source):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.importers.mlflow_support import Study
+from tests.importers.wandb_support import Folder, record
 from tests.support.bench import mlflow_database
 
 
@@ -24,3 +25,9 @@ def study(tmp_path: Path) -> Study:
 def store(tmp_path: Path) -> Path:
     """A store that is not there yet."""
     return tmp_path / "radt.db"
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Runs of W&B, which nobody changes."""
+    return record(tmp_path_factory.mktemp("wandb"))

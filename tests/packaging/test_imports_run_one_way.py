@@ -70,7 +70,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "devices": frozenset({"errors", "nvml", "units"}),
     "experiment": BASE | {"devices", "listeners", "collocation", "environments"},
     "delivery": BASE | {"store"},
-    "importers": BASE | {"store", "delivery"},
+    # Of `experiment` only its reader of CSV.
+    "importers": BASE | {"store", "delivery", "experiment"},
     "compose": BASE | {"store"},
     "collector": BASE | {"store", "journal", "listeners", "collocation"},
     "analysis": BASE | {"store", "devices", "experiment", "collocation", "listeners"},

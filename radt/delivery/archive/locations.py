@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from radt.beneath import list_files, open_file
+from radt.beneath import list_files, open_below
 from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE
 from radt.delivery.s3 import S3Error, S3Folder
 from radt.errors import ArchiveError, UsageError
@@ -157,7 +157,7 @@ class _OwnFolder:
         )
 
     def open(self, path: str) -> BinaryIO:
-        return open_file(self.root, f"{self.folder}/{path}")
+        return open_below(self.root, f"{self.folder}/{path}")
 
     def files(self, below: str) -> Iterator[tuple[str, int]]:
         """Yield path and size in bytes of each file below a folder of it."""
