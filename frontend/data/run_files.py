@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from radt import beneath
+from radt.errors import RunNotFoundError
 from radt.home import Home, RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
