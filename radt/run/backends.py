@@ -5,10 +5,10 @@ A back end is one run of radt in this process. `radt.run.recording` opens blocks
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -32,7 +32,7 @@ from radt.run.notices import warn_once
 from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
 from radt.run.passthrough import MlflowPassthrough
-from radt.run.standalone import RunOptions, StandaloneSession
+from radt.run.standalone import RunOptions, StandaloneSession, wait_for_ranks
 from radt.run.target import NAME_VARIABLE, Part, Target
 from radt.run_name import child_letter
 from radt.tags import LETTER, MLFLOW_RUN, PARENT, WORKLOAD
@@ -209,8 +209,15 @@ class Standalone(Off):
         above = Manifest.read(folder)
         if above is None:
             raise OSError(f"{folder} does not describe its run")
-        run_id = uuid.uuid4().hex
+        rank = parent.target.rank
+        identity = os.urandom(16) if rank is None else f"{parent.target.run_id} {label}".encode()
+        run_id = hashlib.blake2b(identity, digest_size=16).hexdigest()  # the same for all ranks
         run_dir = RunDir(folder.parent / run_id).create()
+        if rank:
+            target = replace(parent.target, part=Part.RANK, run_id=run_id, run_dir=run_dir)
+            child = cls(target, name=name)
+            child.journal.open()
+            return child
         tags = {PARENT: parent.target.run_id, LETTER: child_letter(above.run.letter, label)}
         if above.run.workload:
             tags[WORKLOAD] = above.run.workload
@@ -262,6 +269,8 @@ class Standalone(Off):
         is_child = self.target.part is Part.CHILD  # whose totals are its parent's
         if not is_child:
             _write_totals(self, None if self.target.part is Part.OWNER else self.target.rank)
+        if is_child and self.target.rank is not None:
+            wait_for_ranks(self.target.run_dir.journal)
         end = {"ended_ns": time.monotonic_ns()} if is_child else {}
         self.journal.say(EventKind.FINISH, status=str(status), reason=reason, **end)
         self.journal.close()
@@ -304,8 +313,7 @@ def _session(target: Target, options: RunOptions) -> StandaloneSession:
 
 
 def _journal(target: Target) -> JournalWriter:
-    rank = None if target.part is Part.CHILD else target.rank
-    return JournalWriter(target.run_dir.journal, rank=rank, warn=warn_once)
+    return JournalWriter(target.run_dir.journal, rank=target.rank, warn=warn_once)
 
 
 def _write_totals(backend: Off, rank: int | None) -> None:

@@ -362,7 +362,7 @@ def _new_child(parent: Off, name: str, options: RunOptions, place: Place) -> Rec
 def measure(recording: Recording, options: RunOptions) -> None:
     """Measure from inside what was asked for, from now on until the block is left."""
     target = recording.target
-    if not recording.backend.recorded or target.part is Part.CHILD:  # measured in its parent
+    if not recording.backend.recorded or recording.parent is not None:  # its parent is measured
         return
     own = target.part is not Part.MEMBER
     choices = parse_listeners(options.listeners) if own else ()

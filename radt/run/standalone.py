@@ -71,9 +71,9 @@ def _count(dev: Path) -> int:
 _POLL_S = 0.02
 
 
-def wait_for_ranks(journal: Path, timeout_s: float) -> None:
+def wait_for_ranks(journal: Path) -> None:
     """Return when all ranks have closed their journals or ended, or when the time is over."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _RANKS_TIMEOUT_S
     while any(_writing(folder) for folder in journal.glob("*-*")):
         if time.monotonic() >= deadline:
             return
@@ -264,7 +264,7 @@ class StandaloneSession:
             return
         with suppress(OSError):  # the collector marks it once it has stored all of it
             mark_ended(self._target.run_dir.path)
-        wait_for_ranks(self._target.run_dir.journal, _RANKS_TIMEOUT_S)
+        wait_for_ranks(self._target.run_dir.journal)
         client, deadline_s = self._connected(), _patient_until_s()
         try:
             if client is None:  # there may be a collector by now

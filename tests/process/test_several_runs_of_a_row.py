@@ -17,6 +17,7 @@ SCRIPTS = {
     "loop": several.LOOP,
     "trackio": several.TRACKIO,
     "wandb": several.WANDB,
+    "ranks": several.RANKS,
     "starts": several.MLFLOW_LOOP,
     "starts-in-threads": several.MLFLOW_THREADS,
 }
@@ -48,6 +49,8 @@ def test_each_has_its_own_values(bench: Bench) -> None:
             n = int(reader.params(run.run_id)["n"])
             history = client.get_metric_history(stored.info.run_id, "loss")
             assert [(one.step, one.value) for one in history] == expected(n).loss, name
+            beside = [one for one in reader.series([run.run_id]) if one.metric == "beside"]
+            assert [one.entity for one in beside] == ["rank 1"] * (name == "ranks"), name
             if run.letter != "a":
                 above = next(one.mlflow_run_id for one in runs.values() if one.letter == "a")
                 assert stored.data.tags["mlflow.parentRunId"] == above, name

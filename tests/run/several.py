@@ -64,6 +64,19 @@ for step in range(3):
     for n, run in enumerate(runs): run.log({"loss": 10 * n + step})
 for run in runs: run.finish()
 """
+#: Two ranks, each with all blocks: the second one's values are beside those of the first.
+RANKS = """\
+import os, subprocess, sys
+if "RANK" not in os.environ:
+    ranks = [subprocess.Popen([sys.executable, __file__], env={**os.environ, "RANK": str(rank)})
+             for rank in range(2)]
+    raise SystemExit(max(rank.wait() for rank in ranks))
+import radt
+for n in range(3):
+    with radt.Run(name=f"trial {n}", params={"n": n}) as run:
+        metric = "loss" if os.environ["RANK"] == "0" else "beside"
+        for step in range(3): run.log_metric(metric, 10 * n + step, step)
+"""
 #: The same through MLflow; the names that it has are its own.
 MLFLOW_LOOP = """\
 import radt; radt.autolog()
