@@ -106,8 +106,9 @@ def _check_epoch(epoch: SupportsIndex | None) -> None:
         LimitReached: It is.
     """
     recording = current()
-    if epoch is not None and recording is not None and recording.watch is not None:
-        recording.watch.check_epoch(epoch)
+    watch = None if recording is None else recording.instruments.watch
+    if epoch is not None and watch is not None:
+        watch.check_epoch(epoch)
 
 
 def shutdown() -> None:

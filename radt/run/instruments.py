@@ -6,15 +6,18 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, ExitStack
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from radt.errors import described
 from radt.journal.format import EventKind, RecordKind
+from radt.journal.writer import JournalWriter, LogScalar
+from radt.run.limits import LimitWatch
 from radt.run.notices import warn_once
-from radt.run.steps import Sampled, StepRecorder
+from radt.run.off import NullJournal
+from radt.run.steps import StepRecorder
 from radt.run.torch_options import TRACE_WORD, TorchWishes, loaded_torch
 from radt.tags import PROFILER_PROBLEM
 
@@ -23,132 +26,156 @@ if TYPE_CHECKING:
     from radt.run.torch_metrics import MemoryWatch
     from radt.run.torch_trace import TorchTracer
 
-
-class Marking(Protocol):
-    """The part of a journal that markers need."""
-
-    def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int: ...
-    def end(self, kind: RecordKind, name: str, step: int | None, token: int) -> None: ...
-
-
-class Marker:
-    """Something that has begun, and ends once, in the process that began it."""
-
-    def __init__(
-        self, journal: Marking, begin: RecordKind, end: RecordKind, name: str, step: int | None
-    ) -> None:
-        self._journal = journal
-        self._end_kind = end
-        self._name = name
-        self._step = step
-        self._pid = os.getpid()
-        self._token: int | None = journal.begin(begin, name, step)
-
-    @classmethod
-    def span(cls, journal: Marking, name: str) -> Marker:
-        return cls(journal, RecordKind.SPAN_BEGIN, RecordKind.SPAN_END, name, None)
-
-    def end(self) -> None:
-        """Now; harmless if it has ended."""
-        token, self._token = self._token, None
-        if token is not None and os.getpid() == self._pid:
-            self._before_end()
-            self._journal.end(self._end_kind, self._name, self._step, token)
-            self._after_end()
-
-    def _before_end(self) -> None:
-        """What is still a part of it."""
-
-    def _after_end(self) -> None:
-        """What is no part of it any more."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end()
+#: What nsys and ncu are told to look for (`radt.listeners.nsight`).
+RANGE_NAME = "profile"
+#: Says why a run that asked for PyTorch's memory has no such series.
+MEMORY_TAG = "radt.torch"
 
 
 class Span(ContextDecorator):
     """``with run.span("validate"):``, or ``@run.span("validate")`` before a function.
 
     Spans may overlap, and one function may run in several threads. After use as a decorator each
-    call is a span of its own.
-    """
-
-    def __init__(self, journal: Marking, name: str) -> None:
-        self._journal = journal
-        self._name = name
-        self._marker: Marker | None = None
-
-    def _recreate_cm(self) -> Span:
-        return Span(self._journal, self._name)
-
-    def __enter__(self) -> Self:
-        self._marker = Marker.span(self._journal, self._name)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._marker is not None:
-            self._marker.end()
-
-
-#: What nsys and ncu are told to look for (`radt.listeners.nsight`).
-RANGE_NAME = "profile"
-
-End = Callable[[], object]
-
-
-class RangeTracing(Protocol):
-    """What hears of a range's begin and end."""
-
-    def range_begins(self) -> None: ...
-    def range_ended(self) -> None: ...
-
-
-class ProfileRange(ContextDecorator):
-    """A stretch that profilers record and that is a span of the run; cheap without any.
-
-    To NVIDIA's tools it is an NVTX range that is pushed and popped, in the thread that enters it.
+    call is a span of its own. A span ends once, in the process that began it.
 
     Args:
-        journal: Where the span goes.
-        tracer: PyTorch's profiler, if it is on.
+        begin: Begins the span, and leaves on the stack what ends it.
     """
 
-    def __init__(self, journal: Marking, tracer: RangeTracing | None) -> None:
-        self._journal = journal
-        self._tracer = tracer
-        self._marker: Marker | None = None
-        self._end_nvtx: End | None = None
+    def __init__(self, begin: Callable[[ExitStack], None]) -> None:
+        self._begin = begin
+        self._ends = ExitStack()
+        self._pid = 0
 
-    def _recreate_cm(self) -> ProfileRange:
-        return ProfileRange(self._journal, self._tracer)
+    def _recreate_cm(self) -> Span:
+        return Span(self._begin)
 
     def __enter__(self) -> Self:
-        if self._tracer is not None:
-            self._tracer.range_begins()  # starting takes its time, which is not the span's
-        try:
-            self._marker = Marker.span(self._journal, RANGE_NAME)
-        except BaseException:  # the run's time is over
-            if self._tracer is not None:
-                self._tracer.range_ended()
-            raise
-        self._end_nvtx = push_nvtx_range(RANGE_NAME)
+        self._pid = os.getpid()
+        with ExitStack() as ends:
+            self._begin(ends)
+            self._ends = ends.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        end, self._end_nvtx = self._end_nvtx, None
-        if end is not None:
-            end()
-        if self._marker is not None:
-            self._marker.end()
-        if self._tracer is not None:
-            self._tracer.range_ended()
+        self.end()
+
+    def end(self) -> None:
+        """End it now; harmless if it has ended."""
+        if os.getpid() == self._pid:
+            self._ends.close()
 
 
-def push_nvtx_range(name: str) -> End | None:
-    """Push a range through PyTorch or the package nvtx; what pops it, None without either."""
+class EpochMarker(Span):
+    """An epoch, which begins when the marker is made."""
+
+    def __init__(self, begin: Callable[[ExitStack], None]) -> None:
+        super().__init__(begin)
+        super().__enter__()
+
+    def __enter__(self) -> Self:
+        return self
+
+
+class Instruments:
+    """What marks and measures a run in this process, within its limits.
+
+    Args:
+        journal: Where the values go.
+    """
+
+    def __init__(self, journal: JournalWriter | NullJournal) -> None:
+        self.journal = journal
+        #: `radt.Run.log_metric` of the run.
+        self.log_metric: LogScalar = journal.scalar
+        self.watch: LimitWatch | None = None
+        self.steps = StepRecorder(journal)
+        self.tracer: TorchTracer | None = None
+        self._memory: MemoryWatch | None = None
+        self._rank: int | None = None
+
+    def start(self, wishes: TorchWishes, target: Target) -> None:
+        """The block is entered."""
+        self._rank = target.rank
+        if wishes.metrics:
+            from radt.run.torch_metrics import MemoryWatch
+
+            self._memory = MemoryWatch(self.journal)
+            self._memory.start()
+        if wishes.trace is not None:
+            from radt.run.torch_trace import TorchTracer
+
+            self.tracer = TorchTracer(wishes.trace, target)
+            self.steps.before_step = self.tracer.step_begins
+            self.steps.after_step = self.tracer.stepped
+
+    def close(self) -> None:
+        """The block is left; nothing is recorded after this. Harmless a second time."""
+        self.steps.check = self.steps.before_step = self.steps.after_step = None
+        self.steps.pause()
+        tracer, self.tracer = self.tracer, None
+        if tracer is not None and (trouble := tracer.close()):
+            self._say(PROFILER_PROBLEM, f"{TRACE_WORD}: {trouble}")
+        memory, self._memory = self._memory, None
+        if memory is not None and (nothing := memory.close()):
+            self._say(MEMORY_TAG, f"no memory series: {nothing}")
+
+    def _say(self, tag: str, text: str) -> None:
+        if not self._rank:  # the others have the same to say
+            self.journal.say(EventKind.TAGS, values={tag: text})
+
+    # Markers ---------------------------------------------------------------------------------
+
+    def epoch(self, number: int, total: int | None = None) -> EpochMarker:
+        """Begin an epoch: its steps are timed from its begin, and may be traced.
+
+        Raises:
+            LimitReached: The run's epochs or time are used up.
+        """
+
+        def begin(ends: ExitStack) -> None:
+            if self.tracer is not None:  # starting takes its time, which is not the epoch's
+                self.tracer.epoch_begins(number, total)
+                ends.callback(self.tracer.epoch_ended)
+            self._mark(RecordKind.EPOCH_BEGIN, RecordKind.EPOCH_END, "epoch", number, ends)
+            self.steps.begin()
+            ends.callback(self.steps.pause)
+
+        return EpochMarker(begin)
+
+    def span(self, name: str) -> Span:
+        """Return a span of that name."""
+        return Span(partial(self._mark, RecordKind.SPAN_BEGIN, RecordKind.SPAN_END, name, None))
+
+    def profile(self) -> Span:
+        """Return a span that profilers record; cheap without any.
+
+        To NVIDIA's tools it is an NVTX range that is pushed and popped, in the thread that enters
+        it.
+        """
+
+        def begin(ends: ExitStack) -> None:
+            if self.tracer is not None:  # starting takes its time, which is not the span's
+                self.tracer.range_begins()
+                ends.callback(self.tracer.range_ended)
+            self._mark(RecordKind.SPAN_BEGIN, RecordKind.SPAN_END, RANGE_NAME, None, ends)
+            _push_nvtx_range(ends)
+
+        return Span(begin)
+
+    def _mark(
+        self, begin: RecordKind, end: RecordKind, name: str, step: int | None, ends: ExitStack
+    ) -> None:
+        if self.watch is not None:
+            self.watch.check_time()
+            if step is not None:
+                self.watch.check_epoch(step)
+        token = self.journal.begin(begin, name, step)
+        ends.callback(self.journal.end, end, name, step, token)
+
+
+def _push_nvtx_range(ends: ExitStack) -> None:
+    """Push a range through PyTorch or the package nvtx, if there is either."""
     torch = loaded_torch()
     if torch is not None and (torch.version.cuda or getattr(torch.version, "hip", None)):
         nvtx = torch.cuda.nvtx
@@ -156,16 +183,15 @@ def push_nvtx_range(name: str) -> End | None:
     elif (package := _nvtx_package()) is not None:
         push, pop = package.push_range, package.pop_range
     else:
-        return None
-    if not _works(partial(push, name)):
-        return None
-    thread = os.getpid(), threading.get_ident()
+        return
+    thread = threading.get_ident()
 
     def end() -> None:
-        if (os.getpid(), threading.get_ident()) == thread:  # others have stacks of their own
+        if threading.get_ident() == thread:  # others have stacks of their own
             _works(pop)
 
-    return end
+    if _works(partial(push, RANGE_NAME)):
+        ends.callback(end)
 
 
 @cache
@@ -188,88 +214,3 @@ def _works(action: Callable[[], object]) -> bool:
         warn_once(f"NVTX ranges do not work: {described(error)}")
         return False
     return True
-
-
-#: Says why a run that asked for PyTorch's memory has no such series.
-MEMORY_TAG = "radt.torch"
-
-
-class Journal(Sampled, Protocol):
-    """The part of a journal that instruments need."""
-
-    def say(self, kind: EventKind, **fields: Any) -> None: ...
-
-
-class Instruments:
-    """The steps of a run and, where somebody wants it, what PyTorch knows.
-
-    Args:
-        journal: Where the values go.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._rank: int | None = None
-        self._memory: MemoryWatch | None = None
-        self.steps = StepRecorder(journal)
-        self.tracer: TorchTracer | None = None
-
-    def start(self, wishes: TorchWishes, target: Target) -> None:
-        """The block is entered."""
-        self._rank = target.rank
-        if wishes.metrics:
-            from radt.run.torch_metrics import MemoryWatch
-
-            self._memory = MemoryWatch(self._journal)
-            self._memory.start()
-        if wishes.trace is not None:
-            from radt.run.torch_trace import TorchTracer
-
-            self.tracer = TorchTracer(wishes.trace, target)
-            self.steps.before_step = self.tracer.step_begins
-            self.steps.after_step = self.tracer.stepped
-
-    def close(self) -> None:
-        """The block is left; nothing is recorded after this. Harmless a second time."""
-        self.steps.check = self.steps.before_step = self.steps.after_step = None
-        self.steps.pause()
-        tracer, self.tracer = self.tracer, None
-        if tracer is not None and (trouble := tracer.close()):
-            self._say(PROFILER_PROBLEM, f"{TRACE_WORD}: {trouble}")
-        memory, self._memory = self._memory, None
-        if memory is not None and (nothing := memory.close()):
-            self._say(MEMORY_TAG, f"no memory series: {nothing}")
-
-    def _say(self, tag: str, text: str) -> None:
-        if not self._rank:  # the others have the same to say
-            self._journal.say(EventKind.TAGS, values={tag: text})
-
-
-class EpochMarker(Marker):
-    """An epoch: its steps are timed from its begin, and may be traced."""
-
-    def __init__(
-        self,
-        journal: Marking,
-        number: int,
-        instruments: Instruments,
-        total: int | None = None,
-    ) -> None:
-        self._instruments = instruments
-        tracer = instruments.tracer
-        if tracer is not None:
-            tracer.epoch_begins(number, total)  # starting takes its time, which is not the epoch's
-        try:
-            super().__init__(journal, RecordKind.EPOCH_BEGIN, RecordKind.EPOCH_END, "epoch", number)
-        except BaseException:  # the run's epochs or time are used up
-            if tracer is not None:
-                tracer.epoch_ended()
-            raise
-        instruments.steps.begin()
-
-    def _before_end(self) -> None:
-        self._instruments.steps.pause()
-
-    def _after_end(self) -> None:
-        if self._instruments.tracer is not None:
-            self._instruments.tracer.epoch_ended()

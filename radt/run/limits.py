@@ -21,11 +21,12 @@ from types import FrameType
 from typing import Any, SupportsIndex
 
 from radt.errors import UsageError
-from radt.journal.format import EventKind, RecordKind
+from radt.journal.format import EventKind
 from radt.journal.values import to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
 from radt.run.notices import warn_once
 from radt.run.steps import ASKING
+from radt.units import duration_text, plural
 
 #: Set by the runner; the same names as in `radt.runner.command`.
 MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
@@ -75,10 +76,18 @@ class Limits:
     def reached(self, epochs: int, time_s: float) -> str:
         """Return which limit so many epochs or so much time use up: ``3 epochs``; else nothing."""
         if self.max_epoch is not None and epochs >= self.max_epoch:
-            return _epochs_text(self.max_epoch)
+            return self.epochs_text
         if self.max_time_s is not None and time_s >= self.max_time_s:
-            return _time_text(self.max_time_s)
+            return self.time_text
         return ""
+
+    @property
+    def epochs_text(self) -> str:
+        return plural(self.max_epoch or 0, "epoch")
+
+    @property
+    def time_text(self) -> str:
+        return duration_text(self.max_time_s or 0)
 
 
 class LimitWatch:
@@ -94,14 +103,12 @@ class LimitWatch:
     def __init__(
         self, limits: Limits, journal: JournalWriter, rebind: Callable[[LogScalar], None]
     ) -> None:
-        self.journal = LimitedJournal(journal, self)
         self._limits = limits
         self._journal = journal
         self._rebind = rebind
         self._epochs: set[int] = set()
         self._reached = ""
         self._time_over = False
-        self._raising = True
         self._thrown = False
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -121,13 +128,12 @@ class LimitWatch:
         When the time has ended a loop, what comes behind it may take its time and log.
         """
         if self._time_over:
-            self._reach(_time_text(self._limits.max_time_s))
-            self._raising = False
+            self._reach(self._limits.time_text)
             self._ended.set()
-            self._bind(self._journal.scalar)
+            self._rebind(self._journal.scalar)
             return False
         if self._is_one_too_many(number):
-            self._reach(_epochs_text(self._limits.max_epoch))
+            self._reach(self._limits.epochs_text)
             return False
         self._epochs.add(number)
         return True
@@ -142,7 +148,7 @@ class LimitWatch:
         if not self._is_one_too_many(number):
             self._epochs.add(number)
         elif self._is_own_thread():
-            self._reach(_epochs_text(self._limits.max_epoch))
+            self._reach(self._limits.epochs_text)
             raise LimitReached
 
     def check_time(self) -> None:
@@ -151,8 +157,8 @@ class LimitWatch:
         Raises:
             LimitReached: It is, and this is the block's thread.
         """
-        if self._time_over and self._raising and self._is_own_thread():
-            self._reach(_time_text(self._limits.max_time_s))
+        if self._time_over and not self._ended.is_set() and self._is_own_thread():
+            self._reach(self._limits.time_text)
             raise LimitReached
 
     def end(self) -> None:
@@ -185,17 +191,13 @@ class LimitWatch:
             self._journal.say(EventKind.TAGS, values={LIMIT_TAG: text})
             warn_once(f"the run ends here: its limit of {text} is reached")
 
-    def _bind(self, scalar: LogScalar) -> None:
-        self.journal.scalar = scalar  # for blocks within this one that are yet to come
-        self._rebind(scalar)
-
     # The time --------------------------------------------------------------------------------
 
     def _watch_time(self) -> None:
         assert self._limits.max_time_s is not None
         if self._ended.wait(min(self._limits.max_time_s, threading.TIMEOUT_MAX)):
             return
-        self._bind(self._refuse)
+        self._rebind(self._refuse)
         self._time_over = True  # last: a loop that sees it puts the quick way back
         if self._ended.wait(GRACE_S) or not self._in_main_thread:
             return
@@ -221,34 +223,10 @@ class LimitWatch:
             return False
         with self._lock:
             if not self._ended.is_set():
-                self._reach(_time_text(self._limits.max_time_s))
+                self._reach(self._limits.time_text)
                 self._thrown = True
                 _throw(self._thread_id, LimitReached)
         return True
-
-
-class LimitedJournal:
-    """A journal that lets no epoch and no span begin beyond the limits of a block.
-
-    Takes what a `radt.journal.writer.JournalWriter` takes.
-    """
-
-    def __init__(self, journal: JournalWriter, watch: LimitWatch) -> None:
-        self._journal = journal
-        self._watch = watch
-        self.scalar: LogScalar = journal.scalar
-
-    def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:
-        self._watch.check_time()
-        if kind is RecordKind.EPOCH_BEGIN and step is not None:
-            self._watch.check_epoch(step)
-        return self._journal.begin(kind, name, step)
-
-    def end(self, kind: RecordKind, name: str, step: int | None, token: int) -> None:
-        self._journal.end(kind, name, step, token)
-
-    def say(self, kind: EventKind, **fields: Any) -> None:
-        self._journal.say(kind, **fields)
 
 
 def _throw(thread_id: int, error: type[BaseException] | None) -> None:
@@ -286,13 +264,3 @@ def _number(environ: Mapping[str, str], name: str, convert: Callable[[str], Any]
         warn_once(f"{name}={text} is not a valid limit and is ignored")
         return None
     return value
-
-
-def _epochs_text(count: int | None) -> str:
-    return f"{count} epoch{'' if count == 1 else 's'}"
-
-
-def _time_text(seconds: float | None) -> str:
-    """``10 min``, ``90 s``."""
-    assert seconds is not None
-    return f"{seconds / 60:g} min" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g} s"

@@ -30,7 +30,7 @@ from radt.run.backends import Joined, Off, Standalone, guarded
 from radt.run.exits import exit_of_process, watch_exit
 from radt.run.history import History
 from radt.run.instruments import Instruments
-from radt.run.limits import LimitReached, LimitWatch
+from radt.run.limits import LimitReached
 from radt.run.notices import warn_once
 from radt.run.parameters import read_parameters
 from radt.run.standalone import RunOptions, is_quiet, parse_listeners
@@ -81,8 +81,7 @@ class Recording:
         parent: The run that it is a child of; None for none.
         owner: The open run whose end ends it; None for none.
         depth: Number of its open blocks, each of which has its handle.
-        watch: Watches its limits; None without any.
-        instruments: What measures from inside.
+        instruments: What measures from inside, and watches its limits.
         history: What it keeps for scripts that log as W&B's do.
         is_session: Whether `radt.init` began it.
     """
@@ -93,7 +92,6 @@ class Recording:
     owner: Recording | None = None
     depth: int = 0
     handles: list[Handle] = field(default_factory=list)
-    watch: LimitWatch | None = None
     history: History = field(default_factory=History)
     ended: bool = False
     is_session: bool = False
@@ -393,8 +391,8 @@ def finish(recording: Recording, status: RunStatus, reason: str) -> None:
         recording.ended = True
         if recording in _process.open:
             _process.open.remove(recording)
-    if recording.watch is not None:
-        recording.watch.end()
+    if recording.instruments.watch is not None:
+        recording.instruments.watch.end()
     if os.getpid() != recording.place.pid:  # a forked child that came out of its parent's block
         recording.backend.journal.close()
         return

@@ -18,12 +18,12 @@ from radt.errors import UsageError
 from radt.home import IMAGES, TABLES, RunDir
 from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
-from radt.journal.writer import JournalWriter, LogScalar, Number
+from radt.journal.writer import LogScalar, Number
 from radt.run.backends import guarded
 from radt.run.files import add_content, add_file
 from radt.run.history import Config, History, Summary, log
-from radt.run.instruments import EpochMarker, Instruments, ProfileRange, Span
-from radt.run.limits import LimitedJournal, LimitReached, Limits, LimitWatch
+from radt.run.instruments import EpochMarker, Instruments, Span
+from radt.run.limits import LimitReached, Limits, LimitWatch
 from radt.run.media import (
     IMAGE_SUFFIXES,
     html_of,
@@ -54,8 +54,7 @@ from radt.run.steps import Batch, Batches
 from radt.run.target import wait_for_others
 
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
-_NO_JOURNAL = NullJournal(lambda: warn_once(_OUTSIDE))
-_NO_INSTRUMENTS = Instruments(_NO_JOURNAL)
+_NO_INSTRUMENTS = Instruments(NullJournal(lambda: warn_once(_OUTSIDE)))
 
 
 class Run:
@@ -144,15 +143,12 @@ class Run:
         self._use(None)
 
     def _use(self, recording: Recording | None) -> None:
-        journal: NullJournal | JournalWriter | LimitedJournal = _NO_JOURNAL
         self._instruments = _NO_INSTRUMENTS
         if recording is not None:
             self._last = recording
-            watch = recording.watch
-            journal = recording.backend.journal if watch is None else watch.journal
             self._instruments = recording.instruments
-        self._recording, self._journal = recording, journal
-        self.log_metric = journal.scalar
+        self._recording, self._journal = recording, self._instruments.journal
+        self.log_metric = self._instruments.log_metric
 
     def __enter__(self) -> Self:
         if self._is_held:  # only now is there a block that can end
@@ -202,12 +198,12 @@ class Run:
             return
 
         def rebind(log_metric: LogScalar) -> None:
-            for run in list(recording.handles):
-                run.log_metric = log_metric
+            for logging in (recording.instruments, *recording.handles):
+                logging.log_metric = log_metric
 
-        recording.watch = LimitWatch(limits, recording.backend.journal, rebind)
-        recording.instruments.steps.check = recording.watch.check_time
-        self._use(recording)
+        watch = LimitWatch(limits, recording.backend.journal, rebind)
+        recording.instruments.watch = watch
+        recording.instruments.steps.check = watch.check_time
 
     def __exit__(
         self,
@@ -219,8 +215,8 @@ class Run:
         if recording is None:
             return None
         at_limit = False
-        if recording.depth == 1 and recording.watch is not None:
-            recording.watch.end()
+        if recording.depth == 1 and recording.instruments.watch is not None:
+            recording.instruments.watch.end()
             at_limit = isinstance(error, LimitReached)
         recording.handles.remove(self)
         before, self._is_held = self._before.pop(), False
@@ -518,7 +514,7 @@ class Run:
         self._end_epoch()
         if total is not None:
             self._journal.say(EventKind.EPOCHS, total=to_step(total))
-        self._epoch = EpochMarker(self._journal, to_step(number), self._instruments, total)
+        self._epoch = self._instruments.epoch(to_step(number), total)
         return self._epoch
 
     def span(self, name: str) -> Span:
@@ -528,7 +524,7 @@ class Run:
             TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
-        return Span(self._journal, checked_name(name, "span"))
+        return self._instruments.span(checked_name(name, "span"))
 
     def epochs(
         self, count: int, start: int = 1, *, profile: int | Iterable[int] | None = None
@@ -542,25 +538,25 @@ class Run:
         """
         chosen = {profile} if isinstance(profile, int) else set(profile or ())
         count = to_step(count)
-        watch = None if self._recording is None else self._recording.watch
+        watch = self._instruments.watch
         total = count if watch is None else watch.epochs_of(count)
         self._journal.say(EventKind.EPOCHS, total=total)
         for number in range(start, start + count):
             self._end_epoch()
             if watch is not None and not watch.allows_epoch(number):
                 return
-            self._epoch = EpochMarker(self._journal, number, self._instruments, total)
+            self._epoch = self._instruments.epoch(number, total)
             with self._epoch, self.profile() if number in chosen else nullcontext():
                 yield number
 
-    def profile(self) -> ProfileRange:
+    def profile(self) -> Span:
         """Return the range that profilers record: ``with run.profile():``, or ``@run.profile()``.
 
         ``nsys`` and ``ncu`` record nothing outside of it (``nsysraw`` and ``ncuraw`` everything);
         ``torchprof`` traces the first one. Without a profiler, it is a span named profile, which
         takes a few microseconds.
         """
-        return ProfileRange(self._journal, self._instruments.tracer)
+        return self._instruments.profile()
 
     # Steps -----------------------------------------------------------------------------------
 

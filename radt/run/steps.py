@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from radt.errors import UsageError
 from radt.journal.values import JournalSeries, to_step
+from radt.journal.writer import JournalWriter
 from radt.model import SOFTWARE, Scope
 from radt.run.notices import warn_once
+from radt.run.off import NullJournal
 
 Batch = TypeVar("Batch")
 
@@ -35,12 +37,6 @@ _MIXED = (
 )
 
 
-class Sampled(Protocol):
-    """The part of a journal that steps need."""
-
-    def sample(self, name: str, value: float, step: int | None = None) -> None: ...
-
-
 class StepRecorder:
     """Counts and times the steps of a run, in the order in which they come.
 
@@ -48,7 +44,7 @@ class StepRecorder:
         journal: Where the values go.
     """
 
-    def __init__(self, journal: Sampled) -> None:
+    def __init__(self, journal: JournalWriter | NullJournal) -> None:
         self._journal = journal
         #: Called at each step before it is recorded; may raise `radt.run.limits.LimitReached`.
         self.check: Callable[[], None] | None = None

@@ -13,9 +13,10 @@ from typing import Any
 
 from radt.errors import described
 from radt.journal.values import JournalSeries
+from radt.journal.writer import JournalWriter
 from radt.model import Scope, SeriesKind
 from radt.run.notices import warn_once
-from radt.run.steps import Sampled
+from radt.run.off import NullJournal
 from radt.run.torch_options import METRICS_WORD, loaded_torch
 
 INTERVAL_S = 1.0
@@ -51,7 +52,7 @@ class MemoryWatch:
         journal: Where the values go.
     """
 
-    def __init__(self, journal: Sampled) -> None:
+    def __init__(self, journal: JournalWriter | NullJournal) -> None:
         self._journal = journal
         self._names: dict[tuple[str, str], str] = {}
         self._used: set[str] = set()

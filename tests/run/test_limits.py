@@ -223,7 +223,7 @@ def test_other_threads_and_forked_workers_log_on_after_the_time(joined: Joined) 
         "radt.run.limits.GRACE_S = 180\n"
         "with radt.Run(max_time_s=0.05) as run:\n"
         "    limit = next(t for t in threading.enumerate() if t.name == 'radt limit')\n"
-        "    while not run._recording.watch._time_over: limit.join(0.01)\n"
+        "    while not run._instruments.watch._time_over: limit.join(0.01)\n"
         "    thread = threading.Thread(target=lambda: run.log_metric('thread', 1))\n"
         "    thread.start(); thread.join()\n"
         "    if os.fork() == 0:\n"
