@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from radt.errors import described
@@ -22,27 +23,27 @@ from radt.run.torch_options import METRICS_WORD, loaded_torch
 INTERVAL_S = 1.0
 _JOIN_S = 2.0
 
-#: Metric, unit, kind, method; where `torch.cuda.memory_stats` has it.
-_CUDA = (
-    ("torch.memory.allocated", "By", SeriesKind.GAUGE, "", ("allocated_bytes", "all", "current")),
-    ("torch.memory.reserved", "By", SeriesKind.GAUGE, "", ("reserved_bytes", "all", "current")),
-    (
-        "torch.memory.allocated.peak",
-        "By",
-        SeriesKind.GAUGE,
-        "PyTorch's own maximum, which starts over when the script resets it",
-        ("allocated_bytes", "all", "peak"),
-    ),
-    ("torch.memory.retries", "1", SeriesKind.COUNTER, "", ("num_alloc_retries",)),
-    ("torch.memory.ooms", "1", SeriesKind.COUNTER, "", ("num_ooms",)),
+_ALLOCATED = JournalSeries(METRICS_WORD, "torch.memory.allocated", "By", Scope.PROCESS)
+_RESERVED = JournalSeries(METRICS_WORD, "torch.memory.reserved", "By", Scope.PROCESS)
+_PEAK = JournalSeries(
+    METRICS_WORD,
+    "torch.memory.allocated.peak",
+    "By",
+    Scope.PROCESS,
+    method="PyTorch's own maximum, which starts over when the script resets it",
 )
-#: Metric; the function of `torch.mps` that has it. Both are bytes.
-_MPS = (
-    ("torch.memory.allocated", "current_allocated_memory"),
-    ("torch.memory.reserved", "driver_allocated_memory"),
+_RETRIES = JournalSeries(
+    METRICS_WORD, "torch.memory.retries", "1", Scope.PROCESS, SeriesKind.COUNTER
 )
-_MPS_ENTITY = "mps"
-_RESERVED = "torch.memory.reserved"
+_OOMS = JournalSeries(METRICS_WORD, "torch.memory.ooms", "1", Scope.PROCESS, SeriesKind.COUNTER)
+#: The key of each series in `torch.cuda.memory_stats`.
+CUDA_KEYS = {
+    _ALLOCATED: "allocated_bytes.all.current",
+    _RESERVED: "reserved_bytes.all.current",
+    _PEAK: "allocated_bytes.all.peak",
+    _RETRIES: "num_alloc_retries",
+    _OOMS: "num_ooms",
+}
 
 
 class MemoryWatch:
@@ -54,7 +55,6 @@ class MemoryWatch:
 
     def __init__(self, journal: JournalWriter | NullJournal) -> None:
         self._journal = journal
-        self._names: dict[tuple[str, str], str] = {}
         self._used: set[str] = set()
         self._failure = ""
         self._ended = threading.Event()
@@ -81,56 +81,28 @@ class MemoryWatch:
             return
         try:
             for entity, values in _devices(torch):
-                self._record(entity, values)
+                if values.get(_RESERVED) or entity in self._used:  # else it does not use the device
+                    self._used.add(entity)
+                    for series, value in values.items():
+                        self._journal.sample(replace(series, entity=entity).name, value)
         except Exception as error:  # noqa: BLE001 - another version of torch may raise anything
             self._failure = f"PyTorch's memory cannot be read: {described(error)}"
             warn_once(f"{self._failure}. Training goes on, without these values")
 
-    def _record(self, entity: str, values: dict[JournalSeries, float]) -> None:
-        reserved = next((v for series, v in values.items() if series.metric == _RESERVED), 0)
-        if not reserved and entity not in self._used:
-            return  # a device that the process sees and does not use
-        self._used.add(entity)
-        for series, value in values.items():
-            key = series.metric, entity
-            name = self._names.get(key)
-            if name is None:
-                name = self._names[key] = series.name
-            self._journal.sample(name, value)
-
 
 def _devices(torch: Any) -> Iterator[tuple[str, dict[JournalSeries, float]]]:
-    """Yield what PyTorch knows of each of its devices, by the names it has for them."""
+    """Yield PyTorch's values of each of its devices, by the names it has for them."""
     if torch.cuda.is_initialized():
         for index in range(torch.cuda.device_count()):
-            entity = f"cuda:{index}"
-            yield entity, _cuda_values(torch.cuda.memory_stats_as_nested_dict(index), entity)
+            stats = torch.cuda.memory_stats(index)
+            yield (
+                f"cuda:{index}",
+                {series: stats[key] for series, key in CUDA_KEYS.items() if key in stats},
+            )
     mps = getattr(torch.backends, "mps", None)
     if mps is not None and mps.is_available():
-        yield (
-            _MPS_ENTITY,
-            {
-                _series(metric, "By", SeriesKind.GAUGE, "", _MPS_ENTITY): float(
-                    getattr(torch.mps, function)()
-                )
-                for metric, function in _MPS
-            },
-        )
-
-
-def _cuda_values(stats: dict[str, Any], entity: str) -> dict[JournalSeries, float]:
-    values = {}
-    for metric, unit, kind, method, path in _CUDA:
-        value: Any = stats
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if value is not None:
-            values[_series(metric, unit, kind, method, entity)] = float(value)
-    return values
-
-
-def _series(metric: str, unit: str, kind: SeriesKind, method: str, entity: str) -> JournalSeries:
-    return JournalSeries(METRICS_WORD, metric, unit, Scope.PROCESS, kind, entity, method)
+        allocated, reserved = torch.mps.current_allocated_memory, torch.mps.driver_allocated_memory
+        yield "mps", {_ALLOCATED: allocated(), _RESERVED: reserved()}
 
 
 def _why_nothing() -> str:

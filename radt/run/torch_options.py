@@ -65,22 +65,21 @@ class TraceOptions:
         Raises:
             UsageError: One cannot be understood.
         """
-        epochs: tuple[range, ...] | None = None
-        steps, flags = DEFAULT_STEPS, set()
+        given: dict[str, Any] = {}
         for text in words:
             word, _, value = text.partition("=")
             if word == "epochs":
-                epochs = tuple(_epochs(part) for part in value.split(","))
+                given[word] = tuple(_epochs(part) for part in value.split(","))
             elif word == "steps":
-                steps = _steps(value)
+                given[word] = _steps(value)
             elif word in ("memory", "stack", "shapes") and not value:
-                flags.add(word)
+                given[word] = True
             else:
                 raise UsageError(
                     f"{text!r} is not an option of {TRACE_WORD}",
                     "Use epochs=2-3, steps=100, memory, stack or shapes",
                 )
-        return cls(reports, epochs, steps, "memory" in flags, "stack" in flags, "shapes" in flags)
+        return cls(reports, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +107,14 @@ class TorchWishes:
         Raises:
             UsageError: An option of the script cannot be understood.
         """
-        named = {choice.name: choice for choice in choices}
-        metrics = METRICS_WORD in named or environ.get(METRICS_VARIABLE, "").strip() not in (
-            "",
-            "0",
-        )
-        if (trace := named.get(TRACE_WORD)) is not None:
+        options = {choice.name: choice.options for choice in choices}
+        variable = environ.get(METRICS_VARIABLE, "").strip()
+        if torch is None:
+            torch = METRICS_WORD in options or variable not in ("", "0")
+        if TRACE_WORD in options:
             reports = run_dir.artifacts / REPORTS_FOLDER
-            asked: TraceOptions | None = TraceOptions.parse(reports, trace.options)
-        else:
-            asked = _of_variables(environ)
-        return cls(metrics if torch is None else torch, asked)
+            return cls(torch, TraceOptions.parse(reports, options[TRACE_WORD]))
+        return cls(torch, _of_variables(environ))
 
 
 def _of_variables(environ: Mapping[str, str]) -> TraceOptions | None:

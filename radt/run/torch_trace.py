@@ -33,10 +33,10 @@ import os
 import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from radt.clock import Clock
@@ -54,36 +54,15 @@ CLOCK_KEY = "radt_clock"
 _COMPRESSION = 3
 
 
-@dataclass(slots=True)
-class _Clock:
-    """When the marks were."""
-
-    monotonic_ns: list[int] = field(default_factory=list)
-    uncertainty_ns: list[int] = field(default_factory=list)
-    wall_ns: list[int] = field(default_factory=list)
-
-    def mark(self, record_function: Any) -> None:
-        """Leave an event in the trace, and note when that was."""
-        before_ns = time.monotonic_ns()
-        with record_function(CLOCK_MARKER):
-            after_ns = time.monotonic_ns()
-            wall_ns = time.time_ns()
-        middle_ns = (before_ns + after_ns) // 2
-        self.monotonic_ns.append(middle_ns)
-        self.uncertainty_ns.append(after_ns - middle_ns)
-        self.wall_ns.append(wall_ns - (after_ns - middle_ns))
-
-
 class _Recording:
-    """PyTorch's profiler while it is on."""
+    """PyTorch's profiler while it is on, for ``what``: ``epoch-2``, ``profile`` or ``steps``."""
 
     def __init__(self, torch: Any, options: TraceOptions, what: str) -> None:
         self.what = what
         self.steps = 0
-        self._torch = torch
-        self._clock = _Clock()
+        self._step = ExitStack()
+        self._marks: defaultdict[str, list[int]] = defaultdict(list)
         self._record_function = torch.profiler.record_function
-        self._step: Any = None
         if torch.autograd._profiler_enabled():  # noqa: SLF001 - its only name
             # A second profiler would silently take the first one's events.
             raise RuntimeError("the script has a profiler of its own on")
@@ -92,50 +71,44 @@ class _Recording:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler = torch.profiler.profile(
+        self.profiler = torch.profiler.profile(
             activities=activities,
             record_shapes=options.shapes,
             profile_memory=options.memory,
             with_stack=options.stack,
         )
-        self._profiler.start()
+        self.profiler.start()
         try:
-            self._clock.mark(self._record_function)
+            self._mark()
         except BaseException:
-            self._profiler.stop()
+            self.profiler.stop()
             raise
+
+    def _mark(self) -> None:
+        """Leave an event in the trace that tells when it was."""
+        before_ns = time.monotonic_ns()
+        with self._record_function(CLOCK_MARKER):
+            after_ns = time.monotonic_ns()
+            wall_ns = time.time_ns()
+        uncertainty_ns = (after_ns - before_ns + 1) // 2
+        self._marks["monotonic_ns"].append(after_ns - uncertainty_ns)
+        self._marks["uncertainty_ns"].append(uncertainty_ns)
+        self._marks["wall_ns"].append(wall_ns - uncertainty_ns)
 
     def next_step(self, number: int) -> None:
         """A step ends and the next one begins: an event around it, as other tools know it."""
-        self._end_step()
-        self._step = self._record_function(f"ProfilerStep#{number}")
-        self._step.__enter__()
+        self._step.close()
+        self._step.enter_context(self._record_function(f"ProfilerStep#{number}"))
 
-    def stop(self, metadata: dict[str, Any]) -> None:
-        self._end_step()
+    def stop(self, **origin: object) -> None:
+        self._step.close()
         try:
-            self._clock.mark(self._record_function)
-            clock = {
-                "marker": CLOCK_MARKER,
-                "monotonic_ns": self._clock.monotonic_ns,
-                "uncertainty_ns": self._clock.uncertainty_ns,
-                "wall_ns": self._clock.wall_ns,
-                "offset_ns": Clock.for_machine().offset_ns,
-            }
-            self._profiler.add_metadata_json(CLOCK_KEY, json.dumps(clock | metadata))
+            self._mark()
+            offset_ns = Clock.for_machine().offset_ns
+            clock = {"marker": CLOCK_MARKER, **self._marks, "offset_ns": offset_ns, **origin}
+            self.profiler.add_metadata_json(CLOCK_KEY, json.dumps(clock))
         finally:
-            self._profiler.stop()
-
-    def abandon(self) -> None:
-        self._profiler.stop()
-
-    def export(self, path: Path) -> None:
-        self._profiler.export_chrome_trace(str(path))
-
-    def _end_step(self) -> None:
-        step, self._step = self._step, None
-        if step is not None:
-            step.__exit__(None, None, None)
+            self.profiler.stop()
 
 
 class TorchTracer:
@@ -161,29 +134,31 @@ class TorchTracer:
         """An epoch is about to begin, of ``total`` ones if that is known."""
         if not self._here():
             return
-        if self._recording is not None and self._recording.what == "steps":
-            self._finish()
+        self._finish("steps")
         self._in_epoch = True
         self._epochs_begun += 1
-        if self._wants_epoch(number, total):
+        if self._options.epochs is not None:
+            wanted = any(number in part for part in self._options.epochs)
+        else:
+            wanted = self._wants_any and self._epochs_begun == (1 if total == 1 else 2)
+        if wanted:
             self._start(f"epoch-{number}")
 
     def epoch_ended(self) -> None:
         """It has ended."""
         if self._here():
             self._in_epoch = False
-            if self._recording is not None and self._recording.what.startswith("epoch"):
-                self._finish()
+            self._finish("epoch")
 
     def range_begins(self) -> None:
         """A range for profilers is about to begin."""
-        if self._here() and self._options.epochs is None and not self._traced:
+        if self._here() and self._wants_any:
             self._start("profile")
 
     def range_ended(self) -> None:
         """It has ended."""
-        if self._here() and self._recording is not None and self._recording.what == "profile":
-            self._finish()
+        if self._here():
+            self._finish("profile")
 
     def step_begins(self, number: int) -> None:
         """The first step of a loop is about to begin."""
@@ -195,18 +170,13 @@ class TorchTracer:
         """The step of that number has ended."""
         if not self._here():
             return
-        recording = self._recording
-        if recording is None:
-            if self._options.epochs is None and not self._in_epoch and not self._traced:
-                self._start("steps")
-                recording = self._recording
-        else:
-            recording.steps += 1
-            if recording.steps >= self._options.steps:
+        if self._recording is not None:
+            self._recording.steps += 1
+            if self._recording.steps >= self._options.steps:
                 self._finish()
-                return
-        if recording is not None:
-            self._guarded(lambda: recording.next_step(number + 1))
+        elif self._wants_any and not self._in_epoch:
+            self._start("steps")
+        self.step_begins(number + 1)
 
     def close(self) -> str:
         """Nothing more will come: write what there is; returns what did not work."""
@@ -231,10 +201,10 @@ class TorchTracer:
     def _here(self) -> bool:
         return self._owner == (os.getpid(), threading.get_ident())
 
-    def _wants_epoch(self, number: int, total: int | None) -> bool:
-        if self._options.epochs is not None:
-            return any(number in part for part in self._options.epochs)
-        return not self._traced and self._epochs_begun == (1 if total == 1 else 2)
+    @property
+    def _wants_any(self) -> bool:
+        """Whether there is to be one trace, of whatever comes first, and there is none yet."""
+        return self._options.epochs is None and not self._traced
 
     def _start(self, what: str) -> None:
         torch = loaded_torch()
@@ -246,31 +216,23 @@ class TorchTracer:
 
         self._guarded(start)
 
-    def _finish(self) -> None:
-        recording, self._recording = self._recording, None
-        if recording is not None:
+    def _finish(self, what: str = "") -> None:
+        """End the trace and write it, if it is of that kind."""
+        recording = self._recording
+        if recording is not None and recording.what.startswith(what):
+            self._recording = None
             self._guarded(lambda: self._write(recording))
 
     def _write(self, recording: _Recording) -> None:
-        rank = self._target.rank
-        recording.stop(
-            {
-                "run_id": self._target.run_id,
-                "process": f"rank {rank}" if rank else "",
-                "pid": os.getpid(),
-            }
-        )
-        suffix = f"-rank-{rank}" if rank else ""
-        self._place(recording.export, f"torch-{recording.what}{suffix}")
-        self._traced += 1
-
-    def _place(self, export: Callable[[Path], None], stem: str) -> None:
         """Write a file under another name elsewhere, then move it: what is there is whole."""
+        run_id, rank = self._target.run_id, self._target.rank
+        recording.stop(run_id=run_id, process=f"rank {rank}" if rank else "", pid=os.getpid())
+        stem = f"torch-{recording.what}" + (f"-rank-{rank}" if rank else "")
         spool = self._target.run_dir.path
         mark = f".incoming-{os.getpid()}-{threading.get_ident()}"
         plain, packed = spool / f"{mark}.json", spool / f"{mark}.json.gz"
         try:
-            export(plain)
+            recording.profiler.export_chrome_trace(str(plain))
             with plain.open("rb") as source, gzip.open(packed, "wb", _COMPRESSION) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             reports = self._options.reports
@@ -281,6 +243,7 @@ class TorchTracer:
         finally:
             plain.unlink(missing_ok=True)
             packed.unlink(missing_ok=True)
+        self._traced += 1
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:
@@ -290,4 +253,4 @@ class TorchTracer:
             warn_once(f"{TRACE_WORD} does not work: {self._trouble}. Training goes on")
             if (recording := self._recording) is not None:
                 self._recording = None
-                self._guarded(recording.abandon)
+                self._guarded(recording.profiler.stop)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 _WORDS = set(os.environ.get("FAKE_TORCH", "").split())
 _MIB = 1 << 20
-_memory: dict[int, dict[str, object]] = {}
+_memory: dict[int, dict[str, int]] = {}
 _nvtx_stack: list[tuple[str, int]] = []
 
 __version__ = "9.9.9"
@@ -38,11 +38,12 @@ def asked() -> list[tuple[str, int]]:
 
 def use(device: int, mib: int, retries: int = 0) -> None:
     """What a script does that puts tensors on a GPU."""
-    before = _memory.get(device, {"allocated_bytes": {"all": {"peak": 0}}})
-    peak = max(before["allocated_bytes"]["all"]["peak"], mib * _MIB)  # type: ignore[index]
+    peak = max(_memory.get(device, {}).get("allocated_bytes.all.peak", 0), mib * _MIB)
     _memory[device] = {
-        "allocated_bytes": {"all": {"current": mib * _MIB, "peak": peak}},
-        "reserved_bytes": {"all": {"current": 2 * mib * _MIB, "peak": 2 * peak}},
+        "allocated_bytes.all.current": mib * _MIB,
+        "allocated_bytes.all.peak": peak,
+        "reserved_bytes.all.current": 2 * mib * _MIB,
+        "reserved_bytes.all.peak": 2 * peak,
         "num_alloc_retries": retries,
         "num_ooms": 0,
     }
@@ -58,14 +59,12 @@ def _device_count() -> int:
     return 2
 
 
-def _stats(device: int) -> dict[str, object]:
+def _stats(device: int) -> dict[str, int]:
     assert _memory, "this would start CUDA"
     note(f"stats {device}")
     if "broken" in _WORDS:
         raise RuntimeError("the allocator is on strike")
-    nothing = {"all": {"current": 0, "peak": 0}}
-    unused: dict[str, object] = {"allocated_bytes": nothing, "reserved_bytes": nothing}
-    return _memory.get(device, unused | {"num_alloc_retries": 0, "num_ooms": 0})
+    return _memory.get(device, dict.fromkeys(next(iter(_memory.values())), 0))
 
 
 def _push(name: str) -> int:
@@ -87,7 +86,7 @@ cuda = SimpleNamespace(
     is_initialized=_is_initialized,
     is_available=lambda: "cpu" not in _WORDS,
     device_count=_device_count,
-    memory_stats_as_nested_dict=_stats,
+    memory_stats=_stats,
     nvtx=SimpleNamespace(range_push=_push, range_pop=_pop),
 )
 backends = SimpleNamespace(
