@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from radt.devices.machine import VISIBLE_VARIABLE, Machine
+from radt.devices.machine import Machine
+from radt.devices.visible import VISIBLE_VARIABLE
 from radt.errors import DeviceError
 from radt.nvml import Gpu, list_gpus, minor_numbers, parent_gpus
 from radt.units import plural

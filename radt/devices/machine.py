@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from radt.devices.visible import VISIBLE_VARIABLE
 from radt.errors import UsageError
 from radt.nvml import Gpu, list_gpus
 from radt.units import plural
 
-VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CPU = "cpu"
 #: Of the number of a device; a longer one is a typing error.
 MAX_DIGITS = 9

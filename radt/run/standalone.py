@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import socket
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from radt.collector.client import CollectorClient
 from radt.collector.manifest import Manifest, ask_for_collection, mark_ended
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.collector.start import problems
+from radt.devices.visible import visible_gpus
 from radt.errors import RadtError
 from radt.home import Home
 from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
@@ -37,36 +37,6 @@ from radt.run_name import row_letter
 from radt.tags import COLLOCATION, DEVICES, LAUNCHED_BY, LETTER, MLFLOW_RUN, PROFILED, WORKLOAD
 from radt.units import duration
 from radt.user_script import user_script
-
-_DEVICE = re.compile(r"nvidia\d+")
-
-
-def has_nvidia(dev: Path = Path("/dev")) -> bool:
-    """Return whether the kernel shows an NVIDIA GPU (or a Windows host's)."""
-    return (dev / "dxg").exists() or _count(dev) > 0
-
-
-def visible_gpus(
-    environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")
-) -> tuple[str, ...]:
-    """GPUs that CUDA would offer this process: indices or UUIDs; none for a CPU run."""
-    chosen = environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return tuple(str(index) for index in range(_count(dev)))
-    devices = []
-    for device in (part.strip() for part in chosen.split(",")):
-        if not device or device.startswith("-"):
-            break  # CUDA stops at the first that is no device
-        devices.append(device)
-    return tuple(devices) if has_nvidia(dev) else ()
-
-
-def _count(dev: Path) -> int:
-    try:
-        return sum(_DEVICE.fullmatch(name) is not None for name in os.listdir(dev))  # noqa: PTH208
-    except OSError:
-        return 0
-
 
 _POLL_S = 0.02
 
@@ -158,37 +128,32 @@ class StandaloneSession:
         self._client: CollectorClient | None = None
         self._connecting: threading.Thread | None = None
         self._run = _describe(target, options)
-        self._described = False
-        self._begin()
-
-    def _begin(self) -> None:
+        #: Why the run's folder does not describe it.
+        self._undescribed: OSError | None = None
         for problem in problems():  # the collector's log, where it says so, too, is not read
             warn_once(f"{problem}. The default is used")
-        missing: OSError | None = None
         try:
             Manifest.of_this_process(self._run).write()
-            self._described = True
         except OSError as error:
-            missing = error
+            self._undescribed = error
         client = CollectorClient(
             start=True,
             timeout_s=_START_TIMEOUT_S,
             patience_s=_START_TIMEOUT_S,
             deadline_s=_patient_until_s(),
         )
-        if missing is None:
-            with suppress(RadtError, OSError):  # to be said by the next line
-                if not client.knock():
-                    self._connect_meanwhile(client)
-                    return
-        self._connect(client, missing)
+        with suppress(RadtError, OSError):  # to be said by the next line
+            if self._undescribed is None and not client.knock():
+                self._connect_meanwhile(client)
+                return
+        self._connect(client)
 
     def _connect_meanwhile(self, client: CollectorClient) -> None:
         """Let the script begin while its collector starts; the run's folder says all until then."""
         with suppress(RadtError, OSError):  # this process may be killed before it has connected
             ask_for_collection(self._target.run_dir.path)
         self._connecting = threading.Thread(
-            target=self._connect, args=(client, None), name="reaching the collector", daemon=True
+            target=self._connect, args=(client,), name="reaching the collector", daemon=True
         )
         self._connecting.start()
 
@@ -199,7 +164,7 @@ class StandaloneSession:
             connecting.join()
         return self._client
 
-    def _connect(self, client: CollectorClient, missing: OSError | None) -> None:
+    def _connect(self, client: CollectorClient) -> None:
         try:
             client.reach()
             self._take_up(client)
@@ -207,10 +172,11 @@ class StandaloneSession:
             self._say(f"is recorded in {_shown(self._target.home.path)}")
         except (RadtError, OSError) as error:
             client.close()
-            if missing is not None:
+            if self._undescribed is not None:
                 warn_once(
                     f"the run is not recorded: {error}. Nor can its folder "
-                    f"{self._target.run_dir.path} be written: {missing.strerror}. Training goes on"
+                    f"{self._target.run_dir.path} be written: "
+                    f"{self._undescribed.strerror}. Training goes on"
                 )
                 return
             with suppress(RadtError, OSError):  # else its folder is looked for
@@ -256,7 +222,7 @@ class StandaloneSession:
     @property
     def lost(self) -> bool:
         """Whether nobody will ever know of the run: what it logs has no use."""
-        return not self._described and self._client is None
+        return self._undescribed is not None and self._client is None
 
     def finish(self, status: RunStatus, reason: str) -> None:
         """End the run, its journal being closed; returns when all of it is in the store."""

@@ -78,7 +78,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},
     "trace": BASE | {"store", "journal"},
-    "run": BASE | {"journal", "collector", "store"},
+    "run": BASE | {"journal", "collector", "devices", "store"},
     "integrations": frozenset({"delivery", "errors", "home", "journal", "run"}),
     "loaders": frozenset({"errors", "clock", "home", "lazy", "run", "units"}),
     "training": frozenset({"errors", "clock", "home", "lazy", "loaders", "run", "units", "paths"})
