@@ -54,23 +54,16 @@ class RADTBenchmark:
 
         It ends the block when the epoch is beyond the run's limit, as the original's did.
         """
-        if (run := self._inside()) is not None:
-            _check_epoch(epoch)
-            run.log_metric(name, value, 0 if epoch is None else epoch)
+        log_metric(name, value, 0 if epoch is None else None, epoch=epoch)
 
     def log_metrics(self, metrics: Mapping[str, Number], epoch: int | None = None) -> None:
         """Record values of several metrics; for the epoch see `log_metric`."""
-        if (run := self._inside()) is not None:
-            _check_epoch(epoch)
-            run.log_metrics(metrics, 0 if epoch is None else epoch)
-
-    def _inside(self) -> Run | None:
-        return self._run if self._run is not None else active_run()
+        log_metrics(metrics, 0 if epoch is None else None, epoch=epoch)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        run = self._inside()
+        run = active_run()
         return NOTHING if run is None else getattr(run, name)
 
 

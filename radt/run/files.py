@@ -6,12 +6,14 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from radt.errors import UsageError
 from radt.home import RunDir
 from radt.run.notices import warn_once
+from radt.units import listed
 
 #: How many files that were left out are named.
 _NAMED = 5
@@ -32,13 +34,11 @@ def add_file(run_dir: RunDir, source: Path, folder: str | None) -> None:
     target = _inside(run_dir, folder or "") / source.resolve().name
     source.stat()  # what the script gets wrong is raised, what the disk refuses is not
 
-    def fill(partial: Path) -> Iterator[str]:
+    with _placed(run_dir, target) as (partial, left_out):
         if source.is_dir():
-            yield from _copy_folder(source, partial, (_identity(run_dir.path.stat()),))
+            left_out += _copy_folder(source, partial, (_identity(run_dir.path.stat()),))
         else:
             _copy_file(source, partial)
-
-    _place(run_dir, target, fill)
 
 
 def add_content(run_dir: RunDir, content: bytes, file: str) -> None:
@@ -47,12 +47,8 @@ def add_content(run_dir: RunDir, content: bytes, file: str) -> None:
     Raises:
         UsageError: ``file`` leads out of the run's artifacts.
     """
-
-    def fill(partial: Path) -> Iterator[str]:
+    with _placed(run_dir, _inside(run_dir, file)) as (partial, _):
         partial.write_bytes(content)
-        return iter(())
-
-    _place(run_dir, _inside(run_dir, file), fill)
 
 
 def _inside(run_dir: RunDir, path: str) -> Path:
@@ -64,18 +60,17 @@ def _inside(run_dir: RunDir, path: str) -> Path:
     return run_dir.artifacts.joinpath(*parts)
 
 
-def _place(run_dir: RunDir, target: Path, fill: Callable[[Path], Iterator[str]]) -> None:
-    """Make a file under a temporary name, then move it: it is there as a whole or not at all.
+@contextmanager
+def _placed(run_dir: RunDir, target: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Have a file made under a temporary name, then move it: it is there as a whole or not at all.
 
-    Args:
-        run_dir: The run's folders.
-        target: Its place.
-        fill: Makes a file or a folder of this name; yields what it left out of a folder.
+    Yields:
+        The name of the file or folder to make, and a list for what is left out of a folder.
     """
     partial = run_dir.path / f".incoming-{os.getpid()}-{threading.get_ident()}"
     left_out: list[str] = []
     try:
-        left_out += fill(partial)
+        yield partial, left_out
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir() and partial.is_dir():
             left_out += _copy_folder(partial, target, ())
@@ -87,9 +82,8 @@ def _place(run_dir: RunDir, target: Path, fill: Callable[[Path], Iterator[str]])
         warn_once(f"the artifact {target.name!r} was not recorded: {error}")
         return
     if left_out:
-        named = ", ".join(left_out[:_NAMED])
-        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-        warn_once(f"the artifact {target.name!r} was recorded without {named}{more}")
+        named = listed(left_out, _NAMED)
+        warn_once(f"the artifact {target.name!r} was recorded without {named}")
 
 
 def _copy_folder(source: Path, target: Path, above: tuple[_Identity, ...]) -> Iterator[str]:
