@@ -132,10 +132,9 @@ class LimitWatch:
             self._ended.set()
             self._rebind(self._journal.scalar)
             return False
-        if self._is_one_too_many(number):
+        if not self._count(number):
             self._reach(self._limits.epochs_text)
             return False
-        self._epochs.add(number)
         return True
 
     def check_epoch(self, number: SupportsIndex) -> None:
@@ -144,10 +143,7 @@ class LimitWatch:
         Raises:
             LimitReached: It is one too many, and this is the block's thread.
         """
-        number = to_step(number)
-        if not self._is_one_too_many(number):
-            self._epochs.add(number)
-        elif self._is_own_thread():
+        if not self._count(to_step(number)) and self._is_own_thread():
             self._reach(self._limits.epochs_text)
             raise LimitReached
 
@@ -177,9 +173,13 @@ class LimitWatch:
                 self._thrown = False
                 _throw(self._thread_id, None)  # takes back what has not arrived
 
-    def _is_one_too_many(self, number: int) -> bool:
+    def _count(self, number: int) -> bool:
+        """Count an epoch; return False if it is one too many."""
         maximum = self._limits.max_epoch
-        return maximum is not None and number not in self._epochs and len(self._epochs) >= maximum
+        if maximum is not None and number not in self._epochs and len(self._epochs) >= maximum:
+            return False
+        self._epochs.add(number)
+        return True
 
     def _is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread_id and os.getpid() == self._pid

@@ -21,17 +21,16 @@ from radt.run.off import NullJournal
 Batch = TypeVar("Batch")
 
 #: Delivered to MLflow as means, as hardware's series: there may be a million steps.
-STEP_TIME = JournalSeries(
+_STEP_TIME = JournalSeries(
     "steps", "step.time", "s", Scope.RUN, method="from the end of the step before, data included"
-)
+).name
 #: The name is what reports look for (`radt.analysis.quantities.THROUGHPUT_METRICS`).
-SAMPLES_PER_S = JournalSeries(SOFTWARE, "samples_per_s", "1/s", Scope.RUN)
-DATA_WAIT = JournalSeries(
+_SAMPLES_PER_S = JournalSeries(SOFTWARE, "samples_per_s", "1/s", Scope.RUN).name
+_DATA_WAIT = JournalSeries(
     SOFTWARE, "data_wait", "1", Scope.RUN, method="share of the steps' time spent in the loader"
-)
+).name
 
 _WINDOW_NS = 10**9
-_STEP_TIME, _SAMPLES_PER_S, _DATA_WAIT = STEP_TIME.name, SAMPLES_PER_S.name, DATA_WAIT.name
 _MIXED = (
     "run.step() inside a loop over run.batches() is ignored: the loop counts its steps by itself"
 )

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from radt.errors import MissingPackageError, TrainingError, UsageError, described
+from radt.loaders.paced import PacedMetrics
 from radt.run.notices import say
-from radt.run.paced import PacedMetrics
 from radt.run.run import active_run
 from radt.training.job import Job
 

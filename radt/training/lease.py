@@ -33,7 +33,7 @@ import torch
 
 from radt.errors import TrainingError, UsageError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
-from radt.run.paced import PacedMetrics
+from radt.loaders.paced import PacedMetrics
 from radt.run.run import active_run
 from radt.training.randomness import RandomState
 

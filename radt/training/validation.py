@@ -15,8 +15,8 @@ from typing import Self
 from torch import nn
 
 from radt.errors import UsageError
+from radt.loaders.paced import PacedMetrics
 from radt.run.notices import say
-from radt.run.paced import PacedMetrics
 from radt.run.run import active_run
 from radt.training.evaluation import Evaluate, Lane, Sums, ValidatorDied, means
 from radt.training.snapshot import Snapshot, SnapshotMemory

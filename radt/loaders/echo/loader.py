@@ -17,9 +17,9 @@ from radt.errors import LoaderError, UsageError, described
 from radt.loaders.echo.buffer import SampleBuffer, Turn
 from radt.loaders.echo.fills import Epoch, Sizes
 from radt.loaders.echo.worker import Augment, Batches, Collate, Failure, Task
+from radt.loaders.paced import PacedMetrics
 from radt.loaders.protocol import Loader
 from radt.run.notices import say
-from radt.run.paced import PacedMetrics
 from radt.units import size
 
 #: Arguments of ``DataLoader`` that `EchoLoader` sets itself.

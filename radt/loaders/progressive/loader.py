@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from radt.errors import LoaderError
+from radt.loaders.paced import PacedMetrics
 from radt.loaders.progressive.check import SizeCheck, check_sizes
 from radt.loaders.progressive.progress import Progress
 from radt.loaders.progressive.sampler import SizedBatchSampler, SizedSamples
 from radt.loaders.progressive.schedule import PlannedBatch, Schedule, Select, Strategy, chosen
 from radt.loaders.protocol import Loader
-from radt.run.paced import PacedMetrics
 
 
 class ProgressiveLoader(Loader[Any]):

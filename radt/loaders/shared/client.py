@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from radt.errors import LoaderError
+from radt.loaders.paced import PacedMetrics
 from radt.loaders.protocol import Loader
 from radt.loaders.shared.device import asked_for
 from radt.loaders.shared.factory import Factory
@@ -18,7 +19,6 @@ from radt.loaders.shared.options import DEFAULT_LINGER_S, ServerOptions
 from radt.loaders.shared.rebatch import Pieces
 from radt.loaders.shared.session import Begin, End, Given, Moved, Session
 from radt.run.notices import warn_once
-from radt.run.paced import PacedMetrics
 
 _DEFAULT_WINDOW_BYTES = 256_000_000
 

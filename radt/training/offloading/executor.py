@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from radt.run.paced import PacedMetrics
+from radt.loaders.paced import PacedMetrics
 from radt.training.offloading.loading import Swapper
 from radt.training.offloading.passes import Passes, PassSegment
 from radt.training.offloading.stores import Budget
