@@ -76,18 +76,10 @@ class Limits:
     def reached(self, epochs: int, time_s: float) -> str:
         """Return which limit so many epochs or so much time use up: ``3 epochs``; else nothing."""
         if self.max_epoch is not None and epochs >= self.max_epoch:
-            return self.epochs_text
+            return plural(self.max_epoch, "epoch")
         if self.max_time_s is not None and time_s >= self.max_time_s:
-            return self.time_text
+            return duration_text(self.max_time_s)
         return ""
-
-    @property
-    def epochs_text(self) -> str:
-        return plural(self.max_epoch or 0, "epoch")
-
-    @property
-    def time_text(self) -> str:
-        return duration_text(self.max_time_s or 0)
 
 
 class LimitWatch:
@@ -107,7 +99,7 @@ class LimitWatch:
         self._journal = journal
         self._rebind = rebind
         self._epochs: set[int] = set()
-        self._reached = ""
+        self._is_reached = False
         self._time_over = False
         self._thrown = False
         self._ended = threading.Event()
@@ -128,12 +120,12 @@ class LimitWatch:
         When the time has ended a loop, what comes behind it may take its time and log.
         """
         if self._time_over:
-            self._reach(self._limits.time_text)
+            self._reach(time_s=math.inf)
             self._ended.set()
             self._rebind(self._journal.scalar)
             return False
         if not self._count(number):
-            self._reach(self._limits.epochs_text)
+            self._reach(epochs=len(self._epochs))
             return False
         return True
 
@@ -144,7 +136,7 @@ class LimitWatch:
             LimitReached: It is one too many, and this is the block's thread.
         """
         if not self._count(to_step(number)) and self._is_own_thread():
-            self._reach(self._limits.epochs_text)
+            self._reach(epochs=len(self._epochs))
             raise LimitReached
 
     def check_time(self) -> None:
@@ -154,7 +146,7 @@ class LimitWatch:
             LimitReached: It is, and this is the block's thread.
         """
         if self._time_over and not self._ended.is_set() and self._is_own_thread():
-            self._reach(self._limits.time_text)
+            self._reach(time_s=math.inf)
             raise LimitReached
 
     def end(self) -> None:
@@ -184,10 +176,11 @@ class LimitWatch:
     def _is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread_id and os.getpid() == self._pid
 
-    def _reach(self, text: str) -> None:
-        """Say it once, to the run and to people."""
-        if not self._reached and os.getpid() == self._pid:
-            self._reached = text
+    def _reach(self, epochs: int = 0, time_s: float = 0.0) -> None:
+        """Say once, to the run and to people, which limit these use up."""
+        if not self._is_reached and os.getpid() == self._pid:
+            self._is_reached = True
+            text = self._limits.reached(epochs, time_s)
             self._journal.say(EventKind.TAGS, values={LIMIT_TAG: text})
             warn_once(f"the run ends here: its limit of {text} is reached")
 
@@ -223,7 +216,7 @@ class LimitWatch:
             return False
         with self._lock:
             if not self._ended.is_set():
-                self._reach(self._limits.time_text)
+                self._reach(time_s=math.inf)
                 self._thrown = True
                 _throw(self._thread_id, LimitReached)
         return True
