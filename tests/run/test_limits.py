@@ -131,6 +131,19 @@ def test_run_of_an_inner_block_ends_with_the_time_too(joined: Joined) -> None:
     assert out == "behind\n"
 
 
+def test_span_behind_the_block_is_not_refused(joined: Joined) -> None:
+    out, _ = joined.run(
+        PATIENT + "with radt.Run(max_time_s=0.1) as run:\n"
+        "    @run.span('work')\n"
+        "    def work(): return 'worked'\n"
+        f"    for _ in range({FOREVER_S * 50}):\n"
+        "        run.log_metric('loss', 1)\n"
+        "        time.sleep(0.02)\n"
+        "print(work())\n"
+    )
+    assert out == "worked\n"
+
+
 def test_inner_block_after_the_time_ends_with_its_first_value(joined: Joined) -> None:
     out, _ = joined.run(
         PATIENT + "with radt.Run(max_time_s=0.1) as outer:\n"

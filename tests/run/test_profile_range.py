@@ -101,3 +101,19 @@ def test_range_that_another_thread_leaves_stays_in_its_stack(joined: Joined) -> 
     )
     assert (asked(joined), err) == (["push profile"], "")
     assert ranges(joined) == [("profile", None, True), ("profile", None, False)]
+
+
+def test_span_is_used_again_and_ends_once_in_its_own_process(joined: Joined) -> None:
+    joined.run(
+        "import os, radt\n"
+        "with radt.Run() as run:\n"
+        "    work = run.span('work')\n"
+        "    for _ in range(2):\n"
+        "        with work:\n"
+        "            if os.fork() == 0:\n"
+        "                work.end()\n"
+        "                os._exit(0)\n"
+        "            os.wait()\n"
+        "        work.end()\n"
+    )
+    assert ranges(joined) == [("work", None, True), ("work", None, False)] * 2
