@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import queue
 import secrets
 import socket
 import time
@@ -15,14 +16,15 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from radt.clock import Clock
-from radt.cluster.link import Link, Message
+from radt.cluster.link import Link, Message, understanding
 from radt.cluster.node import NOTICED, NodeStop
 from radt.cluster.spool import Attempt, put
-from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team
-from radt.errors import ClusterError
+from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team, lost
+from radt.errors import ClusterError, described
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from radt.parts import RunPart
+from radt.peers import GREETING_S, Reception
 from radt.runner.outcome import RunEnd
 from radt.runner.spread import SharedWorkload, free_ports
 
@@ -55,6 +57,9 @@ class FirstNode(Team):
         self._attempt = attempt
         self._rows = rows
         self._unfit = unfit
+        self._visitors: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        #: Why the last one of them was not taken in.
+        self._problem = ""
         self._links: dict[int, Link] = {}
         self._names: dict[int, str] = {}
         self._arrived: defaultdict[str, set[int]] = defaultdict(set)
@@ -70,38 +75,44 @@ class FirstNode(Team):
         """
         Clock.agree(Clock.at_hand().offset_ns)
         secret = secrets.token_hex(32)
-        with socket.create_server(("", 0)) as server:
-            server.settimeout(LOOK_S)
-            where = {"address": self._address, "port": server.getsockname()[1], "secret": secret}
+        server = socket.create_server(("", 0))
+        where = {"address": self._address, "port": server.getsockname()[1], "secret": secret}
+        reception = Reception(server, secret, self._visitors.put, self._note)
+        try:
             put(self._attempt.path / MEETING, json.dumps(where))
-            try:
-                end_s = time.monotonic() + MEET_S
-                while len(self._links) < self._nodes - 1:
-                    if self._stop:
-                        raise ClusterError(self._stop.reason)
-                    if time.monotonic() > end_s:
-                        came = ", ".join(["this one", *self._names.values()])
-                        raise ClusterError(
-                            f"of the job's {self._nodes} nodes only {came} came together",
-                            f"Check that its nodes reach {self._address} by TCP",
-                        )
-                    with suppress(TimeoutError):
-                        self._take(server.accept()[0], secret)
-            finally:
-                (self._attempt.path / MEETING).unlink(missing_ok=True)
+            end_s = time.monotonic() + MEET_S
+            while len(self._links) < self._nodes - 1:
+                if self._stop:
+                    raise ClusterError(self._stop.reason)
+                if time.monotonic() > end_s:
+                    came = ", ".join(["this one", *self._names.values()])
+                    raise ClusterError(
+                        f"of the job's {self._nodes} nodes only {came} came together{self._problem}",
+                        f"Check that its nodes reach {self._address} by TCP",
+                    )
+                with suppress(queue.Empty):
+                    self._take(self._visitors.get(timeout=LOOK_S))
+        finally:
+            (self._attempt.path / MEETING).unlink(missing_ok=True)
+            reception.close()
 
-    def _take(self, connection: socket.socket, secret: str) -> None:
+    def _note(self, error: Exception) -> None:
+        self._problem = f"; {described(error)}"
+
+    def _take(self, connection: socket.socket) -> None:
+        """Take in a node that knows the secret; one that has gone, or is silent, comes again."""
+        link = Link(connection)
         try:
-            link = Link(connection, secret, is_first=True)
-        except (OSError, ClusterError):
-            return  # it is not of the job, or comes again
-        try:
-            hello = link.receive()
-        except (OSError, ClusterError):
+            hello = link.receive(GREETING_S)
+            with understanding(hello):
+                number, name, problem = int(hello["node"]), str(hello["name"]), hello["problem"]
+            if number not in range(1, self._nodes) or number in self._links:
+                raise ClusterError(f"{name} is not node {number}")
+        except (OSError, ClusterError) as error:
+            self._note(error)
             link.close()
             return
-        number, name = int(hello["node"]), str(hello["name"])
-        if problem := hello["problem"]:
+        if problem:
             link.close()
             raise ClusterError(self._unfit(str(problem)))
         rows = {line: asdict(row) for line, row in self._rows.items()}
@@ -111,16 +122,15 @@ class FirstNode(Team):
             self._links[number] = link
         link.listen(
             lambda message: self._hear(number, message),
-            lambda: self._lose(number, f"{name} was lost"),
+            lambda problem: self._lose(number, lost(name, problem)),
         )
 
     # What a workload asks -------------------------------------------------------------------------
 
     def begin(self, letters: Sequence[str]) -> SharedWorkload:
         ports = dict(zip(letters, free_ports(len(letters)), strict=True))
-        shared = SharedWorkload(
-            uuid.uuid4().hex, {letter: uuid.uuid4().hex for letter in letters}, ports
-        )
+        run_ids = {letter: uuid.uuid4().hex for letter in letters}
+        shared = SharedWorkload(uuid.uuid4().hex, run_ids, ports, secrets.token_hex(32))
         with self._news:
             if self._gone:
                 raise ClusterError(self._why_gone)
@@ -225,17 +235,18 @@ class FirstNode(Team):
             self._say_ends(round_.failed)
 
     def _hear(self, number: int, message: Message) -> None:
-        if message["kind"] == Kind.ARRIVED:
+        if (kind := Kind(message["kind"])) is Kind.ARRIVED:
             self.arrived(message["run"], number)
             return
         with self._news:
             round_ = self._rounds[message["round"]]
-            match message["kind"]:
+            match kind:
                 case Kind.READY:
                     round_.ready.add(number)
                     round_.parts[number] = RunPart(**message["part"])
                 case Kind.RELEASED:
-                    round_.stamps_ns[number] = message["stamps_ns"]
+                    stamps_ns = message["stamps_ns"].items()
+                    round_.stamps_ns[number] = {run_id: int(at_ns) for run_id, at_ns in stamps_ns}
                 case Kind.ENDED if round_ is self._round:
                     reason = str(message["reason"])
                     if reason not in NOTICED:  # by which the engine has told all nodes

@@ -1,33 +1,31 @@
 """Connections between the nodes of a job: lines of JSON over TCP, and clocks compared over them.
 
-Both sides prove that they know a secret of the submission's folder, by HMAC-SHA256 of what the
-other one has chosen, before anything they say counts.
+Both sides have proved that they know the attempt's secret (`radt.peers`) before the first line.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import queue
-import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from radt.errors import ClusterError
+from radt.errors import ClusterError, described
 
 Message = dict[str, Any]
 #: How often a clock is asked; the shortest round trip counts.
 ROUND_TRIPS = 40
-#: For all that is said before `Link.listen`.
-_GREETING_S = 30.0
 _ANSWER_S = 30.0
-_MAX_LINE_BYTES = 16 << 20
+#: The longest message has a status for each row of a job. JSON takes up to 22 times its length.
+_MAX_LINE_BYTES = 4 << 20
 _BUFFER_BYTES = 1 << 16
+#: Characters of a wrong message in an error.
+_SHOWN = 80
 #: A node without power or network is noticed after 10 + 4 * 5 s, by the kernel. Nobody is asked for
 #: signs of life beyond that: Slurm may suspend a job, and its nodes must find each other again.
 _KEEPALIVE = {
@@ -47,62 +45,91 @@ class ClockReading:
     error_ns: int
 
 
+@contextmanager
+def understanding(message: Message) -> Iterator[None]:
+    """Use the content of a message of another node.
+
+    Raises:
+        ClusterError: It has not the shape that the block expects.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        names = ", ".join(message)[:_SHOWN]
+        raise ClusterError(f"not a message of radt, with {names}: {described(error)}") from error
+
+
+def parsed(line: bytes) -> Message:
+    """Return the message of a line.
+
+    Raises:
+        ClusterError: It is anything but a JSON object in UTF-8, without NaN and lone surrogates.
+    """
+    try:
+        text = line.decode()
+        message = json.loads(text, parse_constant=_refuse)
+        if "\\u" in text:
+            json.dumps(message, ensure_ascii=False).encode()  # fails for a lone surrogate
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"not a message of radt: {line[:_SHOWN]!r}") from error
+    if not isinstance(message, dict):
+        raise ClusterError(f"not a message of radt: {line[:_SHOWN]!r}")
+    return message
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
 class Link:
     """A connection to another node.
 
     Args:
-        connection: Connected; it is this object's from now on.
-        secret: Both sides have it.
-        is_first: Whether this is the first node's end.
+        connection: Both sides have proved who they are; it is this object's from now on.
 
     Raises:
-        ClusterError: The other side does not know the secret.
-        OSError: It went away, or says nothing.
+        OSError: The other side has gone.
     """
 
-    def __init__(self, connection: socket.socket, secret: str, *, is_first: bool) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._received = bytearray()
-        self._greeted_by_s: float | None = time.monotonic() + _GREETING_S
         self._sending = threading.Lock()
         self._asked = 0
         self._answers: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         try:
-            connection.settimeout(_GREETING_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
-            self._prove(secret, is_first=is_first)
         except BaseException:
             self.close()
             raise
 
     def send(self, message: Message) -> None:
-        """Send a message; that the other side is gone is found out by `listen`."""
+        """Send a message; `listen` finds out that the other side has gone."""
+        # Names of files may have lone surrogates, which no reader takes.
+        line = json.dumps(message, ensure_ascii=False).encode(errors="replace") + b"\n"
         with self._sending, suppress(OSError):
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self._socket.sendall(line)
 
-    def receive(self) -> Message:
+    def receive(self, timeout_s: float = _ANSWER_S) -> Message:
         """Return the next message, before `listen`.
 
         Raises:
-            ClusterError: It is none.
-            OSError: The other side is gone, or says nothing.
+            ClusterError: It is not a message.
+            OSError: The other side has gone, or sends none within the time.
         """
-        line = self._line()
-        try:
-            message = json.loads(line)
-        except ValueError as error:
-            raise ClusterError(f"not a message of radt: {bytes(line[:80])!r}") from error
-        if not isinstance(message, dict):
-            raise ClusterError(f"not a message of radt: {bytes(line[:80])!r}")
-        return message
+        return parsed(self._line(time.monotonic() + timeout_s))
 
-    def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
-        """Hand on what comes, in a thread of its own, until the other side is gone."""
-        self._greeted_by_s = None
+    def listen(self, on_message: Callable[[Message], None], on_end: Callable[[str], None]) -> None:
+        """Hand on messages, in a thread of its own, until the other side has gone.
+
+        Args:
+            on_message: Called with each; see `understanding`.
+            on_end: Called at last, with what was wrong with a message; with "" after the last one.
+        """
         self._socket.settimeout(None)
         self._thread = threading.Thread(
             target=self._listen, args=(on_message, on_end), name="link", daemon=True
@@ -135,20 +162,20 @@ class Link:
             self._thread.join()
         self._socket.close()
 
-    def _line(self) -> bytearray:
+    def _line(self, until_s: float | None = None) -> bytes:
         while (length := self._received.find(b"\n")) < 0:
             if len(self._received) > _MAX_LINE_BYTES:
                 raise ClusterError("a message of another node of the job has no end")
-            if self._greeted_by_s is not None:
-                left_s = self._greeted_by_s - time.monotonic()
+            if until_s is not None:
+                left_s = until_s - time.monotonic()
                 if left_s <= 0:
-                    raise TimeoutError("the other node has not said who it is")
+                    raise TimeoutError("another node of the job is silent")
                 self._socket.settimeout(left_s)
             new = self._socket.recv(_BUFFER_BYTES)
             if not new:
                 raise ConnectionResetError("the other node has closed the connection")
             self._received += new
-        line = self._received[:length]
+        line = bytes(self._received[:length])
         del self._received[: length + 1]
         return line
 
@@ -162,33 +189,22 @@ class Link:
             if number == self._asked:
                 return there_ns, answered_ns
 
-    def _listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+    def _listen(self, on_message: Callable[[Message], None], on_end: Callable[[str], None]) -> None:
+        problem = ""
         try:
             while True:
-                message = self.receive()
+                message = parsed(self._line())
                 now_ns = time.monotonic_ns()
-                if _NOW in message:
-                    self._answers.put((message[_ASK], message[_NOW], now_ns))
-                elif _ASK in message:
-                    self.send({_ASK: message[_ASK], _NOW: time.monotonic_ns()})
-                else:
-                    on_message(message)
-        except (OSError, ClusterError):
-            pass  # it is gone, or what it says makes no sense
+                with understanding(message):
+                    if _NOW in message:
+                        self._answers.put((int(message[_ASK]), int(message[_NOW]), now_ns))
+                    elif _ASK in message:
+                        self.send({_ASK: int(message[_ASK]), _NOW: time.monotonic_ns()})
+                    else:
+                        on_message(message)
+        except OSError:
+            pass  # it has gone
+        except ClusterError as error:
+            problem = error.message
         finally:
-            on_end()
-
-    def _prove(self, secret: str, *, is_first: bool) -> None:
-        own, roles = secrets.token_hex(32), ("first", "other")
-        mine, theirs = roles if is_first else roles[::-1]
-        self.send({"challenge": own})
-        challenge = str(self.receive().get("challenge"))
-        self.send({"proof": _proof(secret, mine, challenge)})
-        proof = str(self.receive().get("proof"))
-        if not hmac.compare_digest(proof.encode(), _proof(secret, theirs, own).encode()):
-            raise ClusterError("somebody who does not know the submission's secret has connected")
-
-
-def _proof(secret: str, role: str, challenge: str) -> str:
-    """Say it with one's role: else a challenge could be answered by handing it back."""
-    return hmac.new(secret.encode(), f"{role} {challenge}".encode(), "sha256").hexdigest()
+            on_end(problem)

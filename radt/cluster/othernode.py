@@ -12,14 +12,15 @@ from dataclasses import asdict
 from typing import Any
 
 from radt.clock import Clock
-from radt.cluster.link import ClockReading, Link, Message
+from radt.cluster.link import ClockReading, Link, Message, understanding
 from radt.cluster.node import NodeStop, node_name, this_start
 from radt.cluster.spool import Attempt, JobKey, Spool
-from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team
+from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team, lost
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from radt.parts import RunPart
+from radt.peers import prove
 from radt.runner.outcome import RunEnd
 from radt.runner.spread import SharedWorkload
 
@@ -42,8 +43,9 @@ class OtherNode(Team):
         super().__init__(number, nodes, address, stop)
         self._link = link
         self.attempt = attempt
-        self.rows = {int(line): RowStatus(**row) for line, row in welcome["rows"].items()}
-        self._wall_ns = int(welcome["wall_ns"])
+        with understanding(welcome):
+            self.rows = {int(line): RowStatus(**row) for line, row in welcome["rows"].items()}
+            self._wall_ns = int(welcome["wall_ns"])
         self._fixed_ns = 0
         self._before: ClockReading | None = None
         self._is_done = False
@@ -95,8 +97,9 @@ class OtherNode(Team):
     ) -> OtherNode | None:
         address = str(where["address"])
         connection = socket.create_connection((address, int(where["port"])), _CONNECT_S)
-        link = Link(connection, str(where["secret"]), is_first=False)
+        link = Link(connection)
         try:
+            prove(connection, str(where["secret"]), is_server=False)
             link.send({"node": number, "name": node_name(), "problem": problem})
             if problem:
                 link.close()
@@ -201,10 +204,11 @@ class OtherNode(Team):
     def _hear(self, message: Message) -> None:
         with self._news:
             round_ = self._rounds[message["round"]]
-            match message["kind"]:
+            match Kind(message["kind"]):
                 case Kind.BEGIN:
                     round_.shared = SharedWorkload(
-                        message["workload_id"], message["run_ids"], message["ports"]
+                        *(message["workload_id"], message["run_ids"], message["ports"]),
+                        message["secret"],
                     )
                 case Kind.OPEN:
                     round_.opens_ns = int(message["at_ns"])
@@ -222,13 +226,14 @@ class OtherNode(Team):
                     self._gone.setdefault(0, f"the first node: {why}")
             self._tell()
 
-    def _lose(self) -> None:
+    def _lose(self, problem: str) -> None:
+        reason = lost("the first node", problem)
         with self._news:
-            self._gone.setdefault(0, "the first node was lost")
+            self._gone.setdefault(0, reason)
             self._tell()
             was_lost = not self._is_done
         if was_lost:
-            self._stop.request_once("the first node was lost")
+            self._stop.request_once(reason)
 
 
 def _own_attempt(spool: Spool, job: JobKey) -> Attempt | None:

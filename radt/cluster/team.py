@@ -22,6 +22,7 @@ from enum import StrEnum
 from radt.cluster.node import NodeStop
 from radt.model import RunStatus
 from radt.parts import RunPart, to_tag
+from radt.peers import SECRET_VARIABLE
 from radt.runner.outcome import RunEnd
 from radt.runner.spread import MASTER_ADDRESS, MASTER_PORT, NODE, NODES, SharedWorkload
 from radt.tags import CLUSTER_PARTS
@@ -73,6 +74,11 @@ class Round:
         return True
 
 
+def lost(name: str, problem: str) -> str:
+    """Return that a node was lost, and what was wrong with its last message, if anything."""
+    return f"{name} was lost" + (f": {problem}" if problem else "")
+
+
 class Team:
     """What both sides have in common; see `radt.runner.spread.Spread`.
 
@@ -105,6 +111,7 @@ class Team:
             MASTER_PORT: str(shared.ports[letter]),
             NODE: str(self.number),
             NODES: str(self._nodes),
+            SECRET_VARIABLE: shared.secret,
         }
 
     @property

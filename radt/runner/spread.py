@@ -30,11 +30,15 @@ _AT_START = re.compile(rf"\{{\{{(?P<kept>{_NAMES})\}}\}}|\{{(?P<name>{_NAMES})\}
 
 @dataclass(frozen=True, slots=True)
 class SharedWorkload:
-    """What the parts of a workload have in common; by letter the ids and ports of its runs."""
+    """What the parts of a workload have in common; by letter the ids and ports of its runs.
+
+    ``secret`` is known to its processes alone.
+    """
 
     workload_id: str
     run_ids: Mapping[str, str]
     ports: Mapping[str, int]
+    secret: str
 
 
 class Spread(Protocol):

@@ -17,6 +17,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 from torch.distributed.distributed_c10d import AllreduceOptions, ReduceOp
 
+from radt.peers import listening
+
 #: A part of a sum that has to arrive within the timeout, however large the model is.
 _BUCKET_BYTES = 8 << 20
 _PORT_SEPARATOR = "|"
@@ -25,11 +27,11 @@ _PORT_SEPARATOR = "|"
 class Exchange:
     """What one replica sends to and receives from the others.
 
-    Each replica has a store (`torch.distributed.TCPStore`, which listens on all interfaces); that
-    of the first one in a round is used by all.
+    Each replica has a store (`torch.distributed.TCPStore`, which knows no passwords); that of the
+    first one in a round is used by all.
 
     Args:
-        host: Name or address under which peers reach this replica.
+        host: Address of this machine's interface by which peers reach this replica.
         timeout_s: How long a peer may be silent within a sum.
 
     Attributes:
@@ -40,7 +42,14 @@ class Exchange:
 
     def __init__(self, host: str, timeout_s: float) -> None:
         self._host, self._timeout = host, timedelta(seconds=timeout_s)
-        self._own: Any = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        listener = listening(host)
+        port: int = listener.getsockname()[1]
+        self._own: Any = TCPStore(
+            *(host, port),
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),  # else it listens on all interfaces
+        )
         self.address = f"{host}{_PORT_SEPARATOR}{self._own.port}"
         self.mesh, self.mesh_size = "", 0
         self._gloo: Any = None

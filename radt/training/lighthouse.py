@@ -3,18 +3,17 @@
 It is torchft's lighthouse: it knows who is alive and who takes part in the next round. It keeps
 nothing that is needed later: kill it and start it again, and rounds wait meanwhile. The first
 replica on a machine starts it, and it ends when nobody is left. As a row with the role `service` it
-takes the place of that one, and starts and ends with its workload. For trusted networks only: it
-listens on all interfaces and knows no passwords.
+takes the place of that one, and starts and ends with its workload. torchft's lighthouse knows no
+passwords: it listens for this machine alone, unless it is given an address in a trusted network.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -24,6 +23,8 @@ from radt.training.lighthouse_place import Known, Place
 if TYPE_CHECKING:
     from torchft.coordination import LighthouseServer
 
+#: For this machine's replicas alone.
+LOCAL = "127.0.0.1"
 #: A replica that is silent for so long is dead; the others go on without it.
 HEARTBEAT_S = 5.0
 #: Replicas that live are waited for: one may be at a long step, or validate.
@@ -41,6 +42,9 @@ def main() -> int:
         description="Let the replicas of ElasticAverager(..., group=GROUP) meet.",
     )
     parser.add_argument("--group", required=True, help="group of the ElasticAverager")
+    parser.add_argument(
+        "--host", help="address of this machine where replicas on others come; default: none do"
+    )
     parser.add_argument("--port", type=int, help="default: as before, or a free one")
     parser.add_argument(
         "--heartbeat", type=float, default=HEARTBEAT_S, help="replicas silent for longer are dead"
@@ -51,14 +55,15 @@ def main() -> int:
     try:
         place = Place(chosen.group, chosen.place)
         if chosen.place is None:
-            return _serve_as_service(place, chosen.group, chosen.port, chosen.heartbeat)
-        return _serve_replicas(place, chosen.group, chosen.port or 0, chosen.heartbeat)
+            return _serve_as_service(place, chosen)
+        return _serve_replicas(place, chosen)
     except RadtError as error:
         sys.stderr.write(f"radt: {error}\n")
         return error.exit_code
 
 
-def _serve_as_service(place: Place, group: str, port: int | None, heartbeat_s: float) -> int:
+def _serve_as_service(place: Place, chosen: Namespace) -> int:
+    group = chosen.group
     deadline_s = time.monotonic() + _ROOM_S
     while not (place.want() and place.serve()):
         known = place.known()
@@ -69,19 +74,21 @@ def _serve_as_service(place: Place, group: str, port: int | None, heartbeat_s: f
             )
         if signal.sigtimedwait(_SIGNALS, _POLL_S) is not None:
             return 0
+    host, port = _in_url(chosen.host or LOCAL), chosen.port
     if port is None:  # that of one that was killed: replicas still ask there
         known = place.known()
         port = 0 if known is None else known.port
     place.tell(None)  # until it listens
     try:
-        server = _server(port, heartbeat_s)
+        server = _server(host, port, chosen.heartbeat)
     except RuntimeError as error:
         raise TrainingError(
-            f"the lighthouse of group {group!r} cannot listen on port {port}: {error}",
-            "End the process that uses the port, or choose another one by --port",
+            f"the lighthouse of group {group!r} cannot listen at {host}:{port}: {error}",
+            "Check that this machine has the address, and end the process that uses the port, or "
+            "choose another one by --port",
         ) from error
     try:
-        _tell(place, group, server, is_service=True)
+        _tell(place, group, Known(host, _port(server), is_service=True))
         signal.sigwait(_SIGNALS)
         if place.is_unused():
             place.remove()
@@ -90,13 +97,14 @@ def _serve_as_service(place: Place, group: str, port: int | None, heartbeat_s: f
     return 0
 
 
-def _serve_replicas(place: Place, group: str, port: int, heartbeat_s: float) -> int:
+def _serve_replicas(place: Place, chosen: Namespace) -> int:
+    host = _in_url(chosen.host or LOCAL)
     try:
-        server = _server(port, heartbeat_s)
+        server = _server(host, chosen.port or 0, chosen.heartbeat)
     except RuntimeError:
-        server = _server(0, heartbeat_s)  # the port is another program's by now
+        server = _server(host, 0, chosen.heartbeat)  # the port is another program's by now
     try:
-        _tell(place, group, server, is_service=False)
+        _tell(place, chosen.group, Known(host, _port(server), is_service=False))
         while signal.sigtimedwait(_SIGNALS, _POLL_S) is None:
             if place.is_unused():
                 place.remove()
@@ -108,7 +116,15 @@ def _serve_replicas(place: Place, group: str, port: int, heartbeat_s: float) -> 
     return 0
 
 
-def _server(port: int, heartbeat_s: float) -> LighthouseServer:
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _port(server: LighthouseServer) -> int:
+    return urlsplit(server.address()).port or 0  # the host there is the machine's name
+
+
+def _server(host: str, port: int, heartbeat_s: float) -> LighthouseServer:
     os.environ.setdefault("RUST_LOG", "warn")  # torchft's notes on each request otherwise
     try:
         from torchft.coordination import LighthouseServer
@@ -116,7 +132,6 @@ def _server(port: int, heartbeat_s: float) -> LighthouseServer:
         raise MissingPackageError(
             "the lighthouse needs torchft, which is not installed", "pip install 'radt[elastic]'"
         ) from error
-    host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - see the module's text
     return LighthouseServer(
         bind=f"{host}:{port}",
         min_replicas=1,
@@ -125,12 +140,11 @@ def _server(port: int, heartbeat_s: float) -> LighthouseServer:
     )
 
 
-def _tell(place: Place, group: str, server: LighthouseServer, *, is_service: bool) -> None:
+def _tell(place: Place, group: str, known: Known) -> None:
     """Let replicas on this machine find it, and say where it is."""
-    address = server.address()
-    place.tell(Known(urlsplit(address).port or 0, is_service))
-    whose = "" if is_service else ", for this machine's replicas"
-    sys.stderr.write(f"radt: lighthouse of group {group!r} at {address}{whose}\n")
+    place.tell(known)
+    whose = "" if known.host != LOCAL else ", for this machine's replicas"
+    sys.stderr.write(f"radt: lighthouse of group {group!r} at {known.address}{whose}\n")
 
 
 if __name__ == "__main__":

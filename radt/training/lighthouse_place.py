@@ -37,12 +37,19 @@ class Known:
     """What the file says.
 
     Attributes:
-        port: Where the lighthouse listens, or did before it was killed.
+        host: Where the lighthouse listens, or did before it was killed; as in URLs.
+        port: Its port there.
         is_service: It was started by a row or by hand, not by a replica.
     """
 
+    host: str
     port: int
     is_service: bool
+
+    @property
+    def address(self) -> str:
+        """``http://HOST:PORT``."""
+        return f"http://{self.host}:{self.port}"
 
 
 class Place:

@@ -73,7 +73,7 @@ class FoundLighthouse:
             if not place.is_wanted() and place.serve():
                 self._start(place)
             elif (known := place.known()) is not None:
-                self.address = f"http://localhost:{known.port}"
+                self.address = known.address
         finally:
             place.close()
 
@@ -97,8 +97,8 @@ class FoundLighthouse:
         where = f"at {self.address}" if self.address else "on this machine"
         raise TrainingError(
             f"no lighthouse of group {self._group!r} answers {where} within {_START_S:.0f} s",
-            f"Start it there: python -m radt.training.lighthouse --group {self._group} --port PORT."
-            " Replicas on one machine start it themselves where no address is given",
+            f"Start it there: python -m radt.training.lighthouse --group {self._group} --host HOST "
+            "--port PORT. Replicas on one machine start it themselves where no address is given",
         )
 
     def _start(self, place: Place) -> None:
@@ -116,7 +116,7 @@ class FoundLighthouse:
         command = [sys.executable, "-P", "-m", "radt.training.lighthouse", "--group", self._group]
         command += ["--place", str(place.descriptor)]
         if known is not None:  # where the other replicas still ask
-            command += ["--port", str(known.port)]
+            command += ["--host", known.host.strip("[]"), "--port", str(known.port)]
         environment = dict(os.environ)
         for variable in (RUN_ID_VARIABLE, RUN_DIR_VARIABLE):
             environment.pop(variable, None)

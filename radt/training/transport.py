@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from radt.errors import TrainingError, described
+from radt.peers import Reception, listening, prove
 from radt.run.notices import warn_once
 
 State = dict[str, Any]
@@ -24,8 +25,6 @@ _TREE = "tree"
 _NUMBER = struct.Struct(">q")
 _NOTHING = -1
 _CHUNK_BYTES = 1 << 20
-#: Without a descriptor or thread for a peer, the next try comes after this; others may end first.
-_RETRY_S = 0.2
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
@@ -102,31 +101,35 @@ def _restored(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 class StateServer:
-    """Give a replica's state to peers that join: a thread and a socket, until `close`.
+    """Give a replica's state to peers that join: threads and a socket, until `close`.
 
-    It listens on all interfaces: for trusted networks only.
+    It listens at one address only, and hears peers that know the secret.
 
     Args:
-        host: Name or address under which peers reach this replica.
+        host: Address of this machine's interface by which peers reach this replica.
+        secret: That of the replicas' workload; "" where radt did not start them.
         timeout_s: How long a peer waits for a state that is on its way, or may be silent.
 
     Attributes:
         address: Where peers fetch the state, for `fetch`.
     """
 
-    def __init__(self, host: str, timeout_s: float) -> None:
+    def __init__(self, host: str, secret: str, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._round, self._data = "", b""
         self._closed = False
         self._connections: set[socket.socket] = set()
-        both = socket.has_dualstack_ipv6()  # clusters switch IPv6 off
-        family = socket.AF_INET6 if both else socket.AF_INET
-        self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
-        self.address = f"{host}|{self._listener.getsockname()[1]}"
-        self._threads: list[threading.Thread] = []
-        self._accepting = threading.Thread(target=self._accept, name="radt-state", daemon=True)
-        self._accepting.start()
+        listener = listening(host)
+        self.address = f"{host}|{listener.getsockname()[1]}"
+        self._reception = Reception(
+            listener,
+            secret,
+            self._give,
+            lambda error: warn_once(
+                f"a replica that joins is not served for now: {described(error)}"
+            ),
+        )
 
     def offer(self, round_name: str, state: Mapping[str, Any]) -> None:
         """Let peers fetch a copy of the state, in place of the one before."""
@@ -145,55 +148,18 @@ class StateServer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        except OSError:
-            pass  # closed before
-        self._accepting.join()
-        with self._changed:
             for connection in self._connections:
                 with contextlib.suppress(OSError):  # its peer is gone
                     connection.shutdown(socket.SHUT_RD)  # a state that is on its way arrives
-        for thread in self._threads:
-            thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                connection, _ = self._listener.accept()
-                self._serve(connection)
-            except (OSError, RuntimeError) as error:  # close(), no descriptor or no thread is left
-                with self._changed:
-                    if not self._closed:
-                        warn_once(f"a replica that joins is not served for now: {described(error)}")
-                        self._changed.wait_for(lambda: self._closed, _RETRY_S)
-
-    def _serve(self, connection: socket.socket) -> None:
-        """Give a peer the state, in a thread.
-
-        Raises:
-            RuntimeError: There is none left.
-        """
-        thread = threading.Thread(
-            target=self._give, args=(connection,), name="radt-state", daemon=True
-        )
-        with self._changed:
-            self._connections.add(connection)
-        try:
-            thread.start()
-        except RuntimeError:
-            self._forget(connection)
-            connection.close()
-            raise
-        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._changed:
-            self._connections.discard(connection)
+        self._reception.close()
 
     def _give(self, connection: socket.socket) -> None:
+        """Give a peer the state."""
         with connection:
+            with self._changed:
+                if self._closed:
+                    return
+                self._connections.add(connection)
             connection.settimeout(self._timeout_s)
             try:
                 (length,) = _NUMBER.unpack(_received(connection, _NUMBER.size))
@@ -207,9 +173,10 @@ class StateServer:
                 if data is not None:
                     connection.sendall(data)
             except OSError:
-                pass  # that peer is gone, or a stranger; a peer asks again
+                pass  # that peer is gone, and asks again
             finally:
-                self._forget(connection)
+                with self._changed:
+                    self._connections.discard(connection)
 
 
 def reachable(address: str, timeout_s: float) -> bool:
@@ -220,15 +187,16 @@ def reachable(address: str, timeout_s: float) -> bool:
     return False
 
 
-def fetch(address: str, round_name: str, timeout_s: float) -> State:
+def fetch(address: str, round_name: str, secret: str, timeout_s: float) -> State:
     """Return the state that the peer at the address offers after a round.
 
     Raises:
-        OSError: The peer is gone, or silent for `timeout_s`.
+        OSError: The peer is gone, silent for `timeout_s`, or does not know the secret.
         TrainingError: It has no state of this round, or what it sent is not one.
     """
     host, _, port = address.rpartition("|")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
+        prove(connection, secret, is_server=False, timeout_s=timeout_s)
         name = round_name.encode()
         connection.sendall(_NUMBER.pack(len(name)) + name)
         connection.settimeout(2 * timeout_s)  # the peer itself waits for the round's end

@@ -27,6 +27,7 @@ BASE = frozenset(
         "technique_metrics",
         "parent_watch",
         "paths",
+        "peers",
         "tags",
         "usage",
         "user_script",
@@ -51,6 +52,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "beneath": frozenset(),
     "paths": frozenset({"errors"}),
     "parent_watch": frozenset(),
+    "peers": frozenset(),
     "tags": frozenset(),
     "usage": frozenset(),
     "user_script": frozenset({"run_name"}),
@@ -82,7 +84,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "integrations": frozenset({"delivery", "errors", "home", "journal", "run"}),
     "loaders": frozenset({"errors", "clock", "home", "lazy", "run", "units"}),
     "training": frozenset({"errors", "clock", "home", "lazy", "loaders", "run", "units", "paths"})
-    | {"parent_watch", "procfs"},
+    | {"parent_watch", "peers", "procfs"},
     "runner": BASE
     | {"experiment", "collector", "delivery", "store", "collocation", "environments"}
     | {"devices", "listeners", "analysis", "render"},

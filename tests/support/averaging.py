@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,7 +183,7 @@ class Lighthouse:
         assert self.process.stderr is not None
         lines = iter(self.process.stderr)
         line = next(line for line in lines if "lighthouse of group" in line)
-        self.address = f"http://localhost:{line.rpartition(':')[2].strip()}"
+        (self.address,) = re.findall(r"http://[^\s,]+", line)
         threading.Thread(target=lambda: list(lines), daemon=True).start()
 
     def kill(self) -> None:

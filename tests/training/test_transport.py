@@ -19,6 +19,7 @@ from radt.training import transport
 from radt.training.transport import StateServer, check_sendable, fetch, packed, unpacked
 from tests.support.waiting import TIMEOUT_S, wait_until
 
+SECRET = "of the workload"
 _PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 _TENSORS = st.builds(
     lambda values, dtype: torch.tensor(values, dtype=dtype),
@@ -69,9 +70,11 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 
 def test_a_peer_waits_for_the_round_that_it_wants() -> None:
-    server = StateServer("127.0.0.1", 60.0)
+    server = StateServer("127.0.0.1", SECRET, 60.0)
     found: list[dict[str, Any]] = []
-    peer = threading.Thread(target=lambda: found.append(fetch(server.address, "round 2", 60.0)))
+    peer = threading.Thread(
+        target=lambda: found.append(fetch(server.address, "round 2", SECRET, 60.0))
+    )
     try:
         server.offer("round 1", {"of": 1})
         peer.start()
@@ -83,25 +86,41 @@ def test_a_peer_waits_for_the_round_that_it_wants() -> None:
     assert not _state_threads()
 
 
-def test_without_ipv6_peers_come_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    server = StateServer("127.0.0.1", 60.0)
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_state_is_given_at_one_address_only(host: str) -> None:
+    server = StateServer(host, SECRET, 60.0)
     try:
         server.offer("round 1", {"of": 1})
-        assert fetch(server.address, "round 1", 60.0) == {"of": 1}
-        listening = psutil.Process().net_connections("tcp4")
-        assert server.address.rpartition("|")[2] in {str(each.laddr.port) for each in listening}
+        assert fetch(server.address, "round 1", SECRET, 60.0) == {"of": 1}
+        connections = psutil.Process().net_connections("tcp")
+        port = int(server.address.rpartition("|")[2])
+        listening = [
+            each.laddr.ip
+            for each in connections
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+        ]
+        assert listening == [host]
+    finally:
+        server.close()
+
+
+def test_who_does_not_know_the_secret_neither_gets_nor_gives_a_state() -> None:
+    server = StateServer("127.0.0.1", SECRET, 60.0)
+    try:
+        server.offer("round 1", {"of": 1})
+        with pytest.raises(OSError, match="closed the connection|does not know the secret"):
+            fetch(server.address, "round 1", "another", 60.0)
     finally:
         server.close()
 
 
 def test_a_peer_hears_that_a_round_will_not_end() -> None:
-    server = StateServer("127.0.0.1", 60.0)
+    server = StateServer("127.0.0.1", SECRET, 60.0)
     errors: list[Exception] = []
 
     def ask() -> None:
         try:
-            fetch(server.address, "never", 60.0)
+            fetch(server.address, "never", SECRET, 60.0)
         except OSError as error:
             errors.append(error)
 
@@ -113,7 +132,7 @@ def test_a_peer_hears_that_a_round_will_not_end() -> None:
 
 
 def test_a_silent_peer_does_not_keep_a_replica_from_leaving() -> None:
-    server = StateServer("127.0.0.1", 10 * TIMEOUT_S)
+    server = StateServer("127.0.0.1", SECRET, 10 * TIMEOUT_S)
     host, _, port = server.address.rpartition("|")
     with socket.create_connection((host, int(port))):
         wait_until(lambda: len(_state_threads()) == 2, "the peer is served")
@@ -128,7 +147,7 @@ def test_a_silent_peer_does_not_keep_a_replica_from_leaving() -> None:
 def test_a_peer_is_served_when_what_was_lacking_is_there_again(
     lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, told = StateServer("127.0.0.1", 60.0), threading.Event()
+    server, told = StateServer("127.0.0.1", SECRET, 60.0), threading.Event()
     monkeypatch.setattr(transport, "warn_once", lambda _: told.set())
     server.offer("round 1", {"of": 1})
     host, _, port = server.address.rpartition("|")
@@ -146,7 +165,7 @@ def test_a_peer_is_served_when_what_was_lacking_is_there_again(
                     assert told.wait(TIMEOUT_S)
                 finally:
                     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert fetch(server.address, "round 1", 60.0) == {"of": 1}
+        assert fetch(server.address, "round 1", SECRET, 60.0) == {"of": 1}
     finally:
         server.close()
     assert not _state_threads()
@@ -157,15 +176,15 @@ def _fail_to_start(_: threading.Thread) -> None:
 
 
 def test_a_state_that_was_withdrawn_is_not_given() -> None:
-    server = StateServer("127.0.0.1", 0.1)
+    server = StateServer("127.0.0.1", SECRET, 0.1)
     try:
         server.offer("round 1", {"of": 1})
         server.withdraw()
         with pytest.raises(ConnectionError, match="did not end round"):
-            fetch(server.address, "round 1", 60.0)
+            fetch(server.address, "round 1", SECRET, 60.0)
     finally:
         server.close()
 
 
 def _state_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "radt-state"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("radt-peer")]

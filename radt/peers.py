@@ -1,0 +1,170 @@
+"""Connections between processes of a run over TCP: peers prove to each other that they know a secret.
+
+Until then nothing that a peer sends is parsed: it is 64 bytes, of which the last 32 are compared.
+What follows is neither encrypted nor protected against changes on its way.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+#: The runner sets it for all runs of a workload, to a secret of that workload.
+SECRET_VARIABLE = "RADT_WORKLOAD_SECRET"  # noqa: S105 - a name
+#: How long a server waits for the proof of a peer.
+GREETING_S = 5.0
+#: Peers that may be proving themselves at a time; one more takes the place of the oldest.
+_MOST_NEWCOMERS = 64
+_BYTES = 32
+#: Without a descriptor or thread for a peer, the next try comes after this; others may end first.
+_RETRY_S = 0.2
+
+
+def prove(
+    connection: socket.socket, secret: str, *, is_server: bool, timeout_s: float = GREETING_S
+) -> None:
+    """Prove that this side knows the secret, once the other side does so, too.
+
+    Args:
+        connection: Connected; its timeout is changed.
+        secret: Both sides have it.
+        is_server: Whether this side has accepted the connection.
+        timeout_s: For all of it.
+
+    Raises:
+        OSError: The other side does not know the secret, has gone, or takes too long.
+    """
+    until_s = time.monotonic() + timeout_s
+    own, roles = secrets.token_bytes(_BYTES), (b"server", b"client")
+    mine, theirs = roles if is_server else roles[::-1]
+    connection.settimeout(timeout_s)
+    connection.sendall(own)
+    connection.sendall(_proof(secret, mine, _received(connection, until_s)))
+    if not hmac.compare_digest(_received(connection, until_s), _proof(secret, theirs, own)):
+        raise ConnectionRefusedError("the other side of a connection does not know the secret")
+
+
+def _proof(secret: str, role: bytes, challenge: bytes) -> bytes:
+    """Return the answer to a challenge; the role keeps it from being answered by handing it back."""
+    return hmac.digest(secret.encode(), role + challenge, "sha256")
+
+
+def _received(connection: socket.socket, until_s: float) -> bytes:
+    data = b""
+    while len(data) < _BYTES:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the other side of a connection did not prove in time who it is")
+        connection.settimeout(left_s)
+        new = connection.recv(_BYTES - len(data))
+        if not new:
+            raise ConnectionResetError("the other side has closed the connection")
+        data += new
+    return data
+
+
+def listening(host: str) -> socket.socket:
+    """Return a socket that listens on a free port of an address of this machine, and no other.
+
+    Raises:
+        OSError: This machine does not have the address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, 0), family=family)
+
+
+class Reception:
+    """Admit peers that know a secret, each in a thread of its own, until `close`.
+
+    Args:
+        listener: Listens; it is closed with this object.
+        secret: See `prove`.
+        admit: Called in the peer's thread with its connection, and has to close it.
+        on_problem: Called if a peer cannot be accepted for now, such as without a descriptor.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: str,
+        admit: Callable[[socket.socket], None],
+        on_problem: Callable[[Exception], None],
+    ) -> None:
+        self._listener, self._secret = listener, secret
+        self._admit, self._on_problem = admit, on_problem
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._newcomers: dict[socket.socket, None] = {}  # the oldest first
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, name="radt-peers", daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Accept nobody more, hang up on newcomers, and wait for what admitted peers do."""
+        self._closed.set()
+        with suppress(OSError):  # closed before
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._accepting.join()
+        with self._lock:
+            for newcomer in self._newcomers:
+                _hang_up(newcomer)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._listener.accept()
+                self._begin(connection)
+            except (OSError, RuntimeError) as error:  # close(), or no descriptor or thread is left
+                if not self._closed.is_set():
+                    self._on_problem(error)
+                    self._closed.wait(_RETRY_S)
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Greet a peer in a thread.
+
+        Raises:
+            RuntimeError: There is none left.
+        """
+        thread = threading.Thread(
+            target=self._greet, args=(connection,), name="radt-peer", daemon=True
+        )
+        with self._lock:
+            if len(self._newcomers) >= _MOST_NEWCOMERS:
+                oldest = next(iter(self._newcomers))
+                del self._newcomers[oldest]
+                _hang_up(oldest)
+            self._newcomers[connection] = None
+        try:
+            thread.start()
+        except RuntimeError:
+            self._forget(connection)
+            connection.close()
+            raise
+        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
+
+    def _greet(self, connection: socket.socket) -> None:
+        try:
+            prove(connection, self._secret, is_server=True)
+        except OSError:
+            self._forget(connection)
+            connection.close()  # that of a stranger, or its peer has gone and comes again
+            return
+        self._forget(connection)
+        self._admit(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._newcomers.pop(connection, None)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # its peer has gone
+        connection.shutdown(socket.SHUT_RDWR)
