@@ -1,4 +1,4 @@
-"""Connections between processes of a run over TCP: peers prove to each other that they know a secret.
+"""Connections between processes of a run over TCP, which prove that they know its secret.
 
 Until then nothing that a peer sends is parsed: it is 64 bytes, of which the last 32 are compared.
 What follows is neither encrypted nor protected against changes on its way.
@@ -25,9 +25,7 @@ _BYTES = 32
 _RETRY_S = 0.2
 
 
-def prove(
-    connection: socket.socket, secret: str, *, is_server: bool, timeout_s: float = GREETING_S
-) -> None:
+def prove(connection: socket.socket, secret: str, *, is_server: bool, timeout_s: float) -> None:
     """Prove that this side knows the secret, once the other side does so, too.
 
     Args:
@@ -50,7 +48,7 @@ def prove(
 
 
 def _proof(secret: str, role: bytes, challenge: bytes) -> bytes:
-    """Return the answer to a challenge; the role keeps it from being answered by handing it back."""
+    """Return the answer to a challenge; without the role, handing it back would answer it."""
     return hmac.digest(secret.encode(), role + challenge, "sha256")
 
 
@@ -152,7 +150,7 @@ class Reception:
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            prove(connection, self._secret, is_server=True)
+            prove(connection, self._secret, is_server=True, timeout_s=GREETING_S)
         except OSError:
             self._forget(connection)
             connection.close()  # that of a stranger, or its peer has gone and comes again

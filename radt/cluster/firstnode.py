@@ -19,7 +19,7 @@ from radt.clock import Clock
 from radt.cluster.link import Link, Message, understanding
 from radt.cluster.node import NOTICED, NodeStop
 from radt.cluster.spool import Attempt, put
-from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team, lost
+from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Hello, Kind, Team, lost
 from radt.errors import ClusterError, described
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
@@ -87,7 +87,8 @@ class FirstNode(Team):
                 if time.monotonic() > end_s:
                     came = ", ".join(["this one", *self._names.values()])
                     raise ClusterError(
-                        f"of the job's {self._nodes} nodes only {came} came together{self._problem}",
+                        f"of the job's {self._nodes} nodes only {came} came together"
+                        f"{self._problem}",
                         f"Check that its nodes reach {self._address} by TCP",
                     )
                 with suppress(queue.Empty):
@@ -103,18 +104,15 @@ class FirstNode(Team):
         """Take in a node that knows the secret; one that has gone, or is silent, comes again."""
         link = Link(connection)
         try:
-            hello = link.receive(GREETING_S)
-            with understanding(hello):
-                number, name, problem = int(hello["node"]), str(hello["name"]), hello["problem"]
-            if number not in range(1, self._nodes) or number in self._links:
-                raise ClusterError(f"{name} is not node {number}")
+            hello = self._hello(link)
         except (OSError, ClusterError) as error:
             self._note(error)
             link.close()
             return
-        if problem:
+        number, name = hello.node, hello.name
+        if hello.problem:
             link.close()
-            raise ClusterError(self._unfit(str(problem)))
+            raise ClusterError(self._unfit(hello.problem))
         rows = {line: asdict(row) for line, row in self._rows.items()}
         link.send({"rows": rows, "wall_ns": Clock.at_hand().offset_ns})
         with self._news:
@@ -124,6 +122,14 @@ class FirstNode(Team):
             lambda message: self._hear(number, message),
             lambda problem: self._lose(number, lost(name, problem)),
         )
+
+    def _hello(self, link: Link) -> Hello:
+        message = link.receive(GREETING_S)
+        with understanding(message):
+            hello = Hello(int(message["node"]), str(message["name"]), str(message["problem"]))
+        if hello.node not in range(1, self._nodes) or hello.node in self._links:
+            raise ClusterError(f"expected another node of the job, found node {hello.node}")
+        return hello
 
     # What a workload asks -------------------------------------------------------------------------
 

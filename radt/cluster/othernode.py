@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from radt.clock import Clock
-from radt.cluster.link import ClockReading, Link, Message, understanding
+from radt.cluster.link import ClockReading, Link, Message, parsed, understanding
 from radt.cluster.node import NodeStop, node_name, this_start
 from radt.cluster.spool import Attempt, JobKey, Spool
-from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Kind, Team, lost
+from radt.cluster.team import LOOK_S, MEET_S, MEETING, SETTLE_S, Hello, Kind, Team, lost
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
@@ -88,27 +86,27 @@ class OtherNode(Team):
     @classmethod
     def _met(
         cls,
-        where: dict[str, Any],
+        where: Message,
         number: int,
         nodes: int,
         problem: str,
         attempt: Attempt,
         stop: NodeStop,
     ) -> OtherNode | None:
-        address = str(where["address"])
-        connection = socket.create_connection((address, int(where["port"])), _CONNECT_S)
+        with understanding(where):
+            address, port, secret = str(where["address"]), int(where["port"]), str(where["secret"])
+        connection = socket.create_connection((address, port), _CONNECT_S)
         link = Link(connection)
         try:
-            prove(connection, str(where["secret"]), is_server=False)
-            link.send({"node": number, "name": node_name(), "problem": problem})
+            prove(connection, secret, is_server=False, timeout_s=_CONNECT_S)
+            link.send(asdict(Hello(number, node_name(), problem)))
             if problem:
                 link.close()
                 return None
-            welcome = link.receive()
+            return cls(number, nodes, address, link, link.receive(), attempt, stop)
         except BaseException:
             link.close()
             raise
-        return cls(number, nodes, address, link, welcome, attempt, stop)
 
     def start(self) -> None:
         """Go by the first node's clock from here on.
@@ -246,10 +244,9 @@ def _own_attempt(spool: Spool, job: JobKey) -> Attempt | None:
     return None
 
 
-def _meeting(attempt: Attempt) -> dict[str, Any] | None:
+def _meeting(attempt: Attempt) -> Message | None:
     """Return where the first node is; None if that is not there, or not any more."""
     try:
-        where: dict[str, Any] = json.loads((attempt.path / MEETING).read_text(encoding="utf-8"))
+        return parsed((attempt.path / MEETING).read_bytes())
     except FileNotFoundError:
         return None
-    return where

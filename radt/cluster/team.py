@@ -39,6 +39,15 @@ LOOK_S = 0.2
 MEETING = "meeting.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a node to the first one; ``problem`` is why it cannot run the job, or ""."""
+
+    node: int
+    name: str
+    problem: str
+
+
 class Kind(StrEnum):
     """What a message between nodes says; ``round`` in it counts workloads."""
 

@@ -7,18 +7,16 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from radt.cluster.collecting import collect
-from radt.cluster.link import Link
 from radt.cluster.shape import Shape
 from radt.cluster.spool import Spool
-from radt.errors import ClusterError
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope
 from radt.parts import from_tag
 from radt.store.check import check
@@ -265,21 +263,30 @@ def test_on_ones_own_machine_a_run_has_one_node(nodes: Nodes) -> None:
     assert re.search(r"args 0 1 --master=127\.0\.0\.1:\d+ \{Node\}$", log, re.MULTILINE), log
 
 
-def test_who_does_not_know_the_secret_is_not_heard() -> None:
-    server = socket.create_server(("127.0.0.1", 0))
-    refused: list[str] = []
+#: What anybody in the network may send to the first node's port.
+STRANGERS = (
+    b'{"challenge":"\\ud800"}\n',
+    b"[" * 200_000 + b"\n",
+    b'{"challenge":' + b"9" * 100_000 + b"}\n",
+    b'{"challenge":NaN}\n' * 10_000,
+    b'{"challenge":"half of a line',
+    b"\0" * 64,
+    b"",
+)
 
-    def serve() -> None:
-        connection, _ = server.accept()
-        try:
-            Link(connection, "right", is_first=True).close()
-        except ClusterError as error:
-            refused.append(error.message)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with pytest.raises((ClusterError, OSError)):
-        Link(socket.create_connection(server.getsockname()), "wrong", is_first=False)
-    thread.join(TIMEOUT_S)
-    server.close()
-    assert refused == ["somebody who does not know the submission's secret has connected"]
+def test_strangers_do_not_keep_nodes_apart(nodes: Nodes) -> None:
+    spool = submitted(nodes)
+    let_go(nodes)
+    first = nodes.start(spool, JOB, "node1", SLURM_NODEID="0")
+    wait_until(lambda: list(nodes.folder.rglob("meeting.json")), "the first node's address")
+    port = json.loads(next(nodes.folder.rglob("meeting.json")).read_text())["port"]
+    with ExitStack() as strangers:
+        for sent in (*STRANGERS, *[b""] * 80):  # the last ones stay, and say nothing
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with suppress(ConnectionError):  # it was closed in the middle
+                stranger.sendall(sent)
+        other = nodes.start(spool, JOB, "node2", SLURM_NODEID="1")
+        assert codes([first, other]) == [0, 0], nodes.log(spool)
+    assert texts(spool) == ["FINISHED"]
+    nodes.wait_gone()
