@@ -156,11 +156,12 @@ class Link:
 
     def close(self) -> None:
         """Hang up. Harmless when done already."""
-        with suppress(OSError):
+        with suppress(OSError):  # the other side has gone
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._socket.close()
+        with self._sending:  # which has failed by now
+            self._socket.close()
 
     def _line(self, until_s: float | None = None) -> bytes:
         while (length := self._received.find(b"\n")) < 0:
@@ -207,4 +208,5 @@ class Link:
         except ClusterError as error:
             problem = error.message
         finally:
+            self.close()  # else the other side, if it is sending, waits for a reader
             on_end(problem)
