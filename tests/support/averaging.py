@@ -165,8 +165,11 @@ def next_round(*replicas: Replica) -> list[Said]:
 class Lighthouse:
     """A lighthouse that can be killed and started again."""
 
-    def __init__(self, group: str, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._group, self._heartbeat_s = group, heartbeat_s
+    def __init__(
+        self, group: str, heartbeat_s: float = HEARTBEAT_S, host: str | None = None
+    ) -> None:
+        self._options = ["--group", group, "--heartbeat", str(heartbeat_s)]
+        self._options += ["--host", host] if host is not None else []
         self.start()
 
     def __enter__(self) -> Self:
@@ -176,10 +179,8 @@ class Lighthouse:
         self.kill()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "radt.training.lighthouse", "--group", self._group]
-        self.process = subprocess.Popen(
-            [*command, "--heartbeat", str(self._heartbeat_s)], stderr=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-m", "radt.training.lighthouse", *self._options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         lines = iter(self.process.stderr)
         line = next(line for line in lines if "lighthouse of group" in line)

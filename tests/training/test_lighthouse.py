@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -105,7 +106,7 @@ def test_a_service_takes_the_place_of_one_that_a_replica_started() -> None:
         assert before is not None
         assert not before.is_service
         stack.enter_context(Lighthouse(group))
-        assert known(group) == Known(before.port, is_service=True)
+        assert known(group) == replace(before, is_service=True)
         wait_until(lambda: len(lighthouses(group)) == 1, "the first one ends")
         train_a_round(*both)
         command = [sys.executable, "-m", "radt.training.lighthouse", "--group", group]
@@ -113,6 +114,27 @@ def test_a_service_takes_the_place_of_one_that_a_replica_started() -> None:
         assert second.returncode == TrainingError.exit_code
         assert "has a lighthouse on this machine already" in second.stderr
         let_leave(both)
+
+
+@pytest.mark.parametrize("host", [None, "127.0.0.2", "::1"])
+def test_lighthouse_and_replicas_listen_at_one_address(host: str | None) -> None:
+    group = new_group()
+    with ExitStack() as stack:
+        lighthouse = stack.enter_context(Lighthouse(group, host=host))
+        assert listening(lighthouse.process.pid) == {host or "127.0.0.1"}
+        both = pair(stack, group)  # on this machine they find it by the group's name
+        train_a_round(*both)
+        own = "::1" if host == "::1" else "127.0.0.1"
+        for replica in both:
+            assert replica.process.pid is not None
+            assert listening(replica.process.pid) == {own}
+        let_leave(both)
+
+
+def listening(pid: int) -> set[str]:
+    """Return the addresses that a process listens at."""
+    connections = psutil.Process(pid).net_connections("inet")
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def job() -> Job:
