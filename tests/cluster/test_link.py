@@ -143,15 +143,34 @@ def test_names_with_lone_surrogates_reach_the_other_side() -> None:
 def test_the_first_node_survives_all_that_is_sent(
     port: int, *, knows: bool, hello: bytes, lines: list[bytes], has_end: bool
 ) -> None:
+    deliver(port, b"\n".join([hello, *lines]) + b"\n" * has_end, knows=knows)
+    a_real_node_is_heard(port)
+
+
+@pytest.mark.parametrize("message", [HELLO, *MESSAGES], ids=lambda each: each.get("kind"))
+def test_each_value_of_a_message_may_be_anything(port: int, message: dict[str, Any]) -> None:
+    hello = b"" if message is HELLO else json.dumps(HELLO).encode() + b"\n"
+    for path in paths(message):
+        for text in HOSTILE:
+            line = replaced(message, path, text).encode(errors="surrogatepass")
+            deliver(port, hello + line + b"\n")
+    a_real_node_is_heard(port)
+
+
+def deliver(port: int, sent: bytes, *, knows: bool = True) -> None:
+    """Send this, once the secret is proved or without it, and wait until it was heard."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
         if knows:
             prove(connection, SECRET, is_server=False, timeout_s=TIMEOUT_S)
-        with suppress(ConnectionError):  # it was closed for an earlier line
-            connection.sendall(b"\n".join([hello, *lines]) + b"\n" * has_end)
+        try:
+            connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):  # until all was heard
+            while connection.recv(1 << 16):
                 pass
-    a_real_node_is_heard(port)
+        except TimeoutError:
+            raise  # it is not read, and not closed
+        except OSError:
+            pass  # it was closed for an earlier line
 
 
 def a_real_node_is_heard(port: int) -> None:
