@@ -297,7 +297,10 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 def decode(line: bytes) -> dict[str, Any]:
     """Return the message of a line; raise ValueError if that is not a JSON object."""
-    message = json.loads(line)
+    try:
+        message = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one error for all bad lines
     return message

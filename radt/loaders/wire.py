@@ -105,7 +105,8 @@ class Connection:
         Raises:
             Closed: The other side is gone.
         """
-        data = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+        data = text.encode(errors="surrogatepass")  # names of files may have lone surrogates
         assert len(data) <= MAX_BYTES, "a message too long for a datagram"
         self._send(data, descriptor)
 
@@ -143,6 +144,7 @@ class Connection:
 
         Raises:
             Closed: The other side is gone.
+            ValueError: It is not a message.
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(
@@ -157,10 +159,15 @@ class Connection:
             raise Closed from error
         if not data:
             raise Closed
-        if data[0] == _SLOT_KIND:
-            _, in_use, slot, generation, lag, number, json_bytes = _SLOT.unpack(data)
-            return Message({}, Slot(generation, slot, number, json_bytes, in_use, lag))
-        return Message(json.loads(data), descriptor=descriptors[0] if descriptors else -1)
+        try:
+            if data[0] == _SLOT_KIND:
+                _, in_use, slot, generation, lag, number, json_bytes = _SLOT.unpack(data)
+                return Message({}, Slot(generation, slot, number, json_bytes, in_use, lag))
+            return Message(_object(data), descriptor=descriptors[0] if descriptors else -1)
+        except (ValueError, TypeError, RecursionError, struct.error) as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise ValueError(f"not a message of a shared loader: {data[:80]!r}") from error
 
     def close(self) -> None:
         for _, descriptor in self._unsent:
@@ -169,6 +176,13 @@ class Connection:
         self._unsent.clear()
         with _changing:
             self._socket.close()
+
+
+def _object(data: bytes) -> Json:
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        raise TypeError(f"expected a JSON object, found a {type(message).__name__}")
+    return message
 
 
 def address_of(name: str) -> str:

@@ -14,6 +14,7 @@ import selectors
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -230,8 +231,11 @@ class ContextBarrier:
             OSError: The process has gone.
         """
         if visitor.run_id:
+            released_ns = int(line)
+            if not 0 <= released_ns <= time.monotonic_ns():
+                raise ValueError(line)
             with self._lock:
-                self._released_ns.setdefault(visitor.run_id, int(line))
+                self._released_ns.setdefault(visitor.run_id, released_ns)
             return
         run_id, _, pid = line.partition(" ")
         if run_id not in self._expected or not pid.isdigit():

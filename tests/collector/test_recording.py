@@ -219,9 +219,13 @@ def test_a_bad_request_is_answered_and_the_next_one_too(client: CollectorClient)
     with socket.socket(socket.AF_UNIX) as raw:
         raw.connect(str(socket_path()))
         lines = raw.makefile("rb")
-        for line in (b"rubbish\n", b"[1]\n", encode({"op": "dance"}), encode({"op": "register"})):
+        requests = ({"op": "dance"}, {"op": ["hello"]}, {"op": "register"}, {"op": "\ud800"})
+        nested, digits = b"[" * 200_000 + b"\n", b"9" * 5000 + b"\n"
+        for line in (b"rubbish\n", b"[1]\n", nested, digits, *map(encode, requests)):
             raw.sendall(line)
-            assert decode(lines.readline())["ok"] is False
+            answer = decode(lines.readline())
+            assert answer["ok"] is False
+            assert "the collector failed" not in answer["error"]
         raw.sendall(encode({"op": "hello"}))
         assert decode(lines.readline())["ok"] is True
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from radt.errors import LoaderError
 from radt.loaders import SharedLoader, wire
 from radt.loaders.shared import session
+from radt.loaders.shared.options import ServerOptions
 from radt.loaders.shared.session import _start_server as start_server
 from tests.support.shared_loading import (
     Consumer,
@@ -470,6 +472,32 @@ def test_workers_of_a_consumers_own_loader_do_not_stand_in_for_it() -> None:
             assert alive(worker)
         finally:
             os.kill(worker, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\1", b"[" * 50_000, b"9" * 5000, b"\xff", b"[]", b'{"ask": NaN}']
+)
+def test_what_is_not_a_message_ends_its_connection_only(sent: bytes) -> None:
+    name = name_of_its_own()
+    with shared(20, 2, name=name) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        stranger = wire.connect(ServerOptions(name).scoped_name())
+        assert stranger is not None
+        with closing(stranger), open(os.devnull) as file:
+            socket.send_fds(stranger._socket, [sent], [file.fileno()])
+            with pytest.raises(wire.Closed):
+                stranger.receive()
+        assert [each[1].tolist() for each in (first, *batches)] == expected(20, 2)
+
+
+def test_names_with_lone_surrogates_are_sent() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        wire.Connection(ours).send({"path": "b\udcff"})
+        message = wire.Connection(theirs).receive()
+        assert message is not None
+        assert message.json == {"path": "b\udcff"}
 
 
 def test_no_socket_is_made_or_closed_while_a_thread_forks() -> None:

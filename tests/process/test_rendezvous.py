@@ -262,6 +262,13 @@ def test_strangers_and_their_noise_change_nothing(rows: Rows, barrier_of: Make) 
                 except ConnectionResetError:
                     break
     assert barrier.arrived == set()
+    with socket.socket(socket.AF_UNIX) as liar:
+        liar.connect(str(barrier.path))
+        liar.sendall(b"a 1\n" + b"9" * 60 + b"\n")  # went on later than now
+        while liar.recv(100):
+            pass
+    assert barrier.arrived == {"a"}
+    assert not barrier.released_ns
     rows.end(rows.start("a", barrier))
 
 
