@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-#: The runner sets it for all runs of a workload, to a secret of that workload.
-SECRET_VARIABLE = "RADT_WORKLOAD_SECRET"  # noqa: S105 - a name
 #: How long a server waits for the proof of a peer.
 GREETING_S = 5.0
 #: Peers that may be proving themselves at a time; one more takes the place of the oldest.

@@ -110,7 +110,8 @@ def copies(size: Size, rank: int, batches: int, report: Connection) -> None:
     lighthouse = f"http://{link.ADDRESSES[0]}:{_PORTS['lighthouse']}"
     group = f"copies {os.getppid()}"
     command = [sys.executable, "-m", "radt.training.lighthouse", "--group", group]
-    server = subprocess.Popen([*command, "--port", str(_PORTS["lighthouse"])]) if not rank else None
+    command += ["--host", link.ADDRESSES[0], "--port", str(_PORTS["lighthouse"])]
+    server = subprocess.Popen(command) if not rank else None
     try:
         module = layers_of(size, 0, size.layers)
         optimizer = torch.optim.SGD(module.parameters(), _RATE)

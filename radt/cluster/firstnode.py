@@ -135,8 +135,9 @@ class FirstNode(Team):
 
     def begin(self, letters: Sequence[str]) -> SharedWorkload:
         ports = dict(zip(letters, free_ports(len(letters)), strict=True))
-        run_ids = {letter: uuid.uuid4().hex for letter in letters}
-        shared = SharedWorkload(uuid.uuid4().hex, run_ids, ports, secrets.token_hex(32))
+        shared = SharedWorkload(
+            uuid.uuid4().hex, {letter: uuid.uuid4().hex for letter in letters}, ports
+        )
         with self._news:
             if self._gone:
                 raise ClusterError(self._why_gone)

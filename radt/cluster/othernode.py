@@ -205,8 +205,7 @@ class OtherNode(Team):
             match Kind(message["kind"]):
                 case Kind.BEGIN:
                     round_.shared = SharedWorkload(
-                        *(message["workload_id"], message["run_ids"], message["ports"]),
-                        message["secret"],
+                        message["workload_id"], message["run_ids"], message["ports"]
                     )
                 case Kind.OPEN:
                     round_.opens_ns = int(message["at_ns"])

@@ -22,7 +22,6 @@ from enum import StrEnum
 from radt.cluster.node import NodeStop
 from radt.model import RunStatus
 from radt.parts import RunPart, to_tag
-from radt.peers import SECRET_VARIABLE
 from radt.runner.outcome import RunEnd
 from radt.runner.spread import MASTER_ADDRESS, MASTER_PORT, NODE, NODES, SharedWorkload
 from radt.tags import CLUSTER_PARTS
@@ -120,7 +119,6 @@ class Team:
             MASTER_PORT: str(shared.ports[letter]),
             NODE: str(self.number),
             NODES: str(self._nodes),
-            SECRET_VARIABLE: shared.secret,
         }
 
     @property

@@ -30,15 +30,11 @@ _AT_START = re.compile(rf"\{{\{{(?P<kept>{_NAMES})\}}\}}|\{{(?P<name>{_NAMES})\}
 
 @dataclass(frozen=True, slots=True)
 class SharedWorkload:
-    """What the parts of a workload have in common; by letter the ids and ports of its runs.
-
-    ``secret`` is known to its processes alone.
-    """
+    """What the parts of a workload have in common; by letter the ids and ports of its runs."""
 
     workload_id: str
     run_ids: Mapping[str, str]
     ports: Mapping[str, int]
-    secret: str
 
 
 class Spread(Protocol):

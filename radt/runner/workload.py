@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +11,6 @@ from typing import TypeVar
 from radt.errors import LaunchError, RowsChangedError
 from radt.experiment.status import StatusSink
 from radt.model import RunStatus, short_id
-from radt.peers import SECRET_VARIABLE
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, StopRequest
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import Limits
@@ -312,10 +310,9 @@ class WorkloadRunner:
 
     def _make_startable(self, active: ActiveWorkload, mlflow: MlflowIds) -> None:
         limits = Limits(self._options.max_time_s, self._options.max_epoch).variables()
-        secret = {SECRET_VARIABLE: secrets.token_hex(32)}  # `nodes` have one from the first node
         for row in active.rows:
             # Limits are of training; a service goes on as long as somebody trains.
-            own = secret if row.is_service else secret | limits
+            own = {} if row.is_service else limits
             barrier = active.context.variables(row.run_id) if active.context else {}
             spread = self._session.spread
             nodes = dict(spread.variables(row.letter)) if spread is not None else {}

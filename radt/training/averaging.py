@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
@@ -18,7 +17,6 @@ from torch.optim import Optimizer
 
 from radt.errors import MissingPackageError, TrainingError, UsageError, described
 from radt.loaders.paced import PacedMetrics
-from radt.peers import SECRET_VARIABLE
 from radt.run.notices import say
 from radt.run.run import active_run
 from radt.training.job import Job
@@ -72,9 +70,8 @@ class ElasticAverager:
     The replicas meet at a lighthouse, a process. On one machine the first replica starts it, unless
     a row with the role service does (``-m radt.training.lighthouse --group gpt``), and it ends when
     nobody is left; several machines need its address. If it is away, rounds wait until it is there
-    again. Replicas and lighthouse listen at one address each, which on one machine is 127.0.0.1. On
-    several machines they need a trusted network: only the state for a replica that joins is
-    protected by a secret, and only among the runs of one workload.
+    again. Replicas and lighthouse listen at one address each, which on one machine is 127.0.0.1;
+    there, other users get no state. Replicas on several machines need a trusted network.
 
     Args:
         job: The training; its model, optimiser and scheduler are used.
@@ -122,7 +119,6 @@ class ElasticAverager:
         self._job, self._global_batch, self._group = job, global_batch, group
         self._first_replicas, self._given_lighthouse = replicas, lighthouse
         self._timeout_s = timeout_s
-        self._secret = os.environ.get(SECRET_VARIABLE, "")
         self.plan = dict(plan or {})
         self.rounds = self.samples = self.replicas = 0
         for name, tensor in [*job.model.named_parameters(), *job.model.named_buffers()]:
@@ -154,7 +150,7 @@ class ElasticAverager:
         lighthouse = FoundLighthouse(self._group, self._given_lighthouse)
         self._closing.append(lighthouse.close)
         try:
-            host = own_address(lighthouse.address)
+            host, self._secret = own_address(lighthouse.address), lighthouse.secret
             self._exchange = Exchange(host, self._timeout_s)
             self._closing.append(self._exchange.close)
             self._server = StateServer(host, self._secret, self._timeout_s)

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import struct
 import time
 import weakref
@@ -125,6 +126,19 @@ class Place:
                     return True
             self.close()  # the file was removed before we had the lock
             self.descriptor = self._open()
+
+
+def own_secret() -> str:
+    """Return a secret that all processes of this user on this machine can read, and nobody else."""
+    path = runtime_dir() / "replicas-secret"
+    if not path.exists():
+        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        temporary.write_text(secrets.token_hex(32), encoding="ascii")
+        with suppress(FileExistsError):  # another process was first
+            temporary.chmod(0o600)
+            os.link(temporary, path)
+        temporary.unlink()
+    return path.read_text(encoding="ascii")
 
 
 _REQUEST = struct.Struct("hhqqi")  # struct flock of 64-bit Linux

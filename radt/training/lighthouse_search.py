@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from radt.errors import TrainingError, UsageError
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE
-from radt.training.lighthouse_place import Place
+from radt.training.lighthouse_place import Place, own_secret
 
 #: torchft's name for the lighthouse's address.
 ADDRESS_VARIABLE = "TORCHFT_LIGHTHOUSE"
@@ -35,6 +35,7 @@ class FoundLighthouse:
     Attributes:
         address: ``http://HOST:PORT``; `look` may change it.
         is_local: No address was given: only this machine's replicas come to it.
+        secret: What its replicas have in common; "" if they may be on several machines.
 
     Raises:
         UsageError: The given address is none.
@@ -49,6 +50,7 @@ class FoundLighthouse:
             )
         self._group, self.address = group, fixed or ""
         self.is_local = fixed is None
+        self.secret = own_secret() if self.is_local else ""
         self._process: subprocess.Popen[bytes] | None = None
         self._reaping: threading.Thread | None = None
         self._place = Place(group) if self.is_local else None

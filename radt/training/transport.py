@@ -107,7 +107,7 @@ class StateServer:
 
     Args:
         host: Address of this machine's interface by which peers reach this replica.
-        secret: That of the replicas' workload; "" where radt did not start them.
+        secret: What the replicas have in common; see `FoundLighthouse`.
         timeout_s: How long a peer waits for a state that is on its way, or may be silent.
 
     Attributes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ from torch import nn
 from radt.errors import TrainingError
 from radt.home import runtime_dir
 from radt.training import ElasticAverager, Job, averaging, lighthouse_search
-from radt.training.lighthouse_place import Known, Place
+from radt.training.lighthouse_place import Known, Place, own_secret
 from tests.support.averaging import (
     Lighthouse,
     Replica,
@@ -129,6 +131,17 @@ def test_lighthouse_and_replicas_listen_at_one_address(host: str | None) -> None
             assert replica.process.pid is not None
             assert listening(replica.process.pid) == {own}
         let_leave(both)
+
+
+def test_the_replicas_of_a_machine_have_one_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADT_RUNTIME_DIR", str(tmp_path / "runtime"))
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: own_secret(), range(64)))
+    assert [len(secret) for secret in found] == [64]
+    (path,) = (tmp_path / "runtime").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def listening(pid: int) -> set[str]:
