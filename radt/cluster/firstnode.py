@@ -102,12 +102,12 @@ class FirstNode(Team):
 
     def _take(self, connection: socket.socket) -> None:
         """Take in a node that knows the secret; one that has gone, or is silent, comes again."""
-        link = Link(connection)
         try:
+            link = Link(connection)
             hello = self._hello(link)
         except (OSError, ClusterError) as error:
             self._note(error)
-            link.close()
+            connection.close()
             return
         number, name = hello.node, hello.name
         if hello.problem:
