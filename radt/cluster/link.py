@@ -85,7 +85,7 @@ class Link:
     """A connection to another node.
 
     Args:
-        connection: Both sides have proved who they are; it is this object's from now on.
+        connection: Both sides have proved who they are; `close` closes it.
 
     Raises:
         OSError: The other side has gone.
@@ -98,14 +98,10 @@ class Link:
         self._asked = 0
         self._answers: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE.items():
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        except BaseException:
-            self.close()
-            raise
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def send(self, message: Message) -> None:
         """Send a message; `listen` finds out that the other side has gone."""

@@ -96,16 +96,16 @@ class OtherNode(Team):
         with understanding(where):
             address, port, secret = str(where["address"]), int(where["port"]), str(where["secret"])
         connection = socket.create_connection((address, port), _CONNECT_S)
-        link = Link(connection)
         try:
             prove(connection, secret, is_server=False, timeout_s=_CONNECT_S)
+            link = Link(connection)
             link.send(asdict(Hello(number, node_name(), problem)))
             if problem:
                 link.close()
                 return None
             return cls(number, nodes, address, link, link.receive(), attempt, stop)
         except BaseException:
-            link.close()
+            connection.close()
             raise
 
     def start(self) -> None:
