@@ -23,7 +23,7 @@ class _Media:
     def __init__(self, data: object = None, *_: object, **details: object) -> None:
         self.data: Any = data
         if lost := [name for name in ("boxes", "caption", "masks") if details.get(name)]:
-            warn_once(f"{type(self).__name__}: {', '.join(lost)} are not recorded")
+            warn_once(f"{type(self).__name__}: radt does not record {', '.join(lost)}")
 
     def record(self, run: Run, name: str, step: int) -> None:
         """Record it as the value of a name.
@@ -148,7 +148,7 @@ class Artifact:
         self.name, self.type = name, type
         self.files: list[tuple[str | os.PathLike[str], str]] = []
         if others.get("metadata") or others.get("description"):
-            warn_once("Artifact: metadata and description are not recorded; use tags")
+            warn_once("Artifact: radt does not record metadata and description; use tags")
 
     def add_file(self, local_path: str | os.PathLike[str], name: str = "", **_: object) -> None:
         """Add a file; one that has another name here gets a folder of that name."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from radt.errors import UsageError
 from radt.home import IMAGES, TABLES, RunDir
@@ -58,10 +58,13 @@ from radt.run.steps import Batch, Batches, StepNumber
 from radt.run.target import wait_for_others
 from radt.run.wandb_names import OF_RUN, PAGE, of_run
 
-if TYPE_CHECKING:
-    from radt.integrations.wandb import Artifact
-
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
+
+
+class FileList(Protocol):
+    """Files, and for each its folder among the artifacts, as W&B's ``Artifact`` holds them."""
+
+    files: list[tuple[str | os.PathLike[str], str]]
 
 
 class Run:
@@ -487,7 +490,7 @@ class Run:
 
     def log_artifact(
         self,
-        path: str | os.PathLike[str] | Artifact,
+        path: str | os.PathLike[str] | FileList,
         artifact_path: str | None = None,
         *,
         name: str | None = None,
@@ -509,7 +512,7 @@ class Run:
             UsageError: ``artifact_path`` is absolute or leads out of the artifacts.
         """
         if lost := sorted(name for name, value in others.items() if value and name != "type"):
-            warn_once(f"log_artifact: {', '.join(lost)} are not recorded")
+            warn_once(f"log_artifact: radt does not record {', '.join(lost)}")
         if (run_dir := self._files()) is not None:
             for file, folder in getattr(path, "files", [(path, name or artifact_path)]):
                 add_file(run_dir, Path(file), folder)

@@ -87,6 +87,9 @@ def init(
     Raises:
         UsageError: The configuration file cannot be read.
     """
+    ignored = sorted(name for name, value in others.items() if value and name not in _HARMLESS)
+    if ignored:
+        warn_once(f"init: radt has nothing for {', '.join(ignored)}, which is ignored")
     given = _config_file(config) if isinstance(config, str | os.PathLike) else config
     earlier = _session_here()
     if earlier is not None and reinit != "create_new":
@@ -100,9 +103,6 @@ def init(
         ranks=ranks,
         is_session=True,
     )
-    ignored = sorted(name for name, value in others.items() if value and name not in _HARMLESS)
-    if ignored:
-        warn_once(f"init: radt has nothing for {', '.join(ignored)}, which is ignored")
     if mode is None and (mode := _variable("MODE")) == "disabled":
         warn_once("nothing is recorded: WANDB_MODE is disabled")
     with _switched_off(off=mode == "disabled"):

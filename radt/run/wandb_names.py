@@ -54,6 +54,6 @@ def function(name: str) -> Callable[..., None]:
         if name in _REFUSED:
             raise UsageError(f"radt has no {name}", PAGE)
         if name in _LOSSY:
-            warn_once(f"{name}: radt has nothing like it, and records nothing. {PAGE}")
+            warn_once(f"{name}: radt has nothing like it. {PAGE}")
 
     return stand_in

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 import radt
 from radt.home import RunDir
@@ -16,6 +17,7 @@ from radt.journal.reader import JournalReader
 from radt.model import RunStatus
 from tests.run.conftest import TIMEOUT_S, Alone, Joined
 from tests.run.wandb_snippets import SNIPPETS, Snippet
+from tests.support.bench import wait_until
 from tests.support.journal import Found
 
 #: As in W&B's own quickstart and examples, but for the first line.
@@ -116,7 +118,7 @@ def test_a_plain_wandb_script(alone: Alone) -> None:
     assert (tags["tags"], tags["notes"], tags["verdict"]) == ("baseline, v2", "first try", "good")
     artifacts = alone.home / "runs" / run.run_id / "artifacts"
     assert (artifacts / "model.pt").read_text() == "weights"
-    table = json.loads((artifacts / "tables" / "table" / "step-11.json").read_text())
+    table = json.loads((artifacts / "tables" / "table" / "step-10.json").read_text())
     assert table == {"columns": ["a"], "data": [[1]]}
 
     messages = err.splitlines()
@@ -242,6 +244,68 @@ def test_every_name_has_its_docstring() -> None:
         assert getattr(radt, name).__doc__
 
 
+def test_a_script_on_its_own(alone: Alone) -> None:
+    """Variables of W&B, renaming, alerts: each has its value in the store, or its message."""
+    told = alone.folder / "told.json"
+    alone.env |= {
+        "WANDB_PROJECT": "of a variable",
+        "WANDB_NAME": "begun",
+        "WANDB_RUN_GROUP": "sizes",
+        "WANDB_TAGS": "a, b",
+        "WANDB_NOTES": "why",
+        "WANDB_MODE": "offline",
+        "RADT_NOTIFY": f"tee '{told}'",
+    }
+    out, err = alone.run(
+        "import radt as wandb, sys\n"
+        "run = wandb.init(config={'lr': 1})\n"
+        "print(run.name, run.project, run.group, run.tags, run.notes)\n"
+        "assert wandb.init() is run and not hasattr(run, 'mode')\n"
+        "child = run.child('part')\n"
+        "assert child.project == run.project and child.group == 'sizes'\n"
+        "run.name, child.name = f'lr {run.config.lr}', 'renamed'\n"
+        "assert wandb.run.name == 'lr 1' and wandb.init() is run\n"
+        "child.log({'a': 1}); child.finish()\n"
+        "run.alert('low', 'accuracy', level='WARN')\n"
+        "print(run.name, 'mlflow' in sys.modules)\n"
+    )
+    assert out == "begun of a variable sizes ('a', 'b') why\nlr 1 False\n"
+    assert err == ""
+    notification = json.loads(told.read_text())
+    assert (notification["event"], notification["experiment"]) == ("alert", "of a variable")
+    assert notification["text"] == "lr 1: WARN: low: accuracy"
+    assert {(run.name, run.experiment, run.workload) for run in alone.reader.runs()} == {
+        ("lr 1", "of a variable", "sizes"),
+        ("renamed", "of a variable", "sizes"),
+    }
+    (run,) = [run for run in alone.reader.runs() if run.name == "lr 1"]
+    tags = alone.reader.tags(run.run_id)
+    assert (tags["tags"], tags["notes"], tags["alert.low"]) == ("a, b", "why", "WARN: accuracy")
+
+
+def test_switched_off_by_a_variable_of_wandb(alone: Alone) -> None:
+    script = "import radt as wandb\nwandb.init(); wandb.log({'a': 1}); wandb.finish()\n"
+    _, err = alone.run(script, WANDB_MODE="disabled")
+    assert err == "radt: nothing is recorded: WANDB_MODE is disabled\n"
+    assert not alone.home.exists()
+
+
+@pytest.mark.mlflow
+def test_a_new_name_is_also_in_mlflow(alone: Alone) -> None:
+    alone.run("import radt\nrun = radt.init(name='old'); run.name = 'new'; run.log({'a': 1})\n")
+    (run,) = alone.reader.runs()
+    wait_until(lambda: alone.reader.run(run.run_id).mlflow_run_id, "the uploader knows it")
+    client = MlflowClient(run.tracking_uri)
+    mlflow_id = str(alone.reader.run(run.run_id).mlflow_run_id)
+    wait_until(lambda: client.get_run(mlflow_id).info.run_name == "new", "MLflow has its new name")
+
+
+def test_an_alert_that_cannot_be_sent_is_said(alone: Alone) -> None:
+    script = "import radt\nradt.init(); radt.alert('low', 'text'); radt.finish()\n"
+    _, err = alone.run(script, RADT_NOTIFY="/no/such/command")
+    assert err.startswith("radt: an alert was not sent: Command '/no/such/command' of --notify")
+
+
 # Snippets -------------------------------------------------------------------------------------
 
 #: Runs each snippet as a script of a row of its own, all in one process.
@@ -298,11 +362,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Snippet, _Result]:
         check=True,
     )
     assert not (folder / "home").exists()
+    lines = done.stdout.splitlines()
     return {
         snippet: _Result(*json.loads(line), RunDir(folder / "runs" / str(number)))
-        for number, (snippet, line) in enumerate(
-            zip(SNIPPETS, done.stdout.splitlines(), strict=True)
-        )
+        for number, (snippet, line) in enumerate(zip(SNIPPETS, lines, strict=True))
     }
 
 

@@ -109,7 +109,7 @@ MEDIA = (
     ),
     Snippet(
         "import numpy as np; i = wandb.Image(np.zeros((4, 4)), caption='cat')",
-        ("Image: caption are not recorded",),
+        ("Image: radt does not record caption",),
     ),
     Snippet(
         "import numpy as np; run.log({'i': [wandb.Image(np.zeros((4, 4)))] * 2})",
@@ -173,7 +173,11 @@ FILES = (
     Snippet("wandb.save('*.pt', policy='now')", files=("w.pt",)),
     Snippet("wandb.save('nothing.*')", ("'nothing.*' is not saved",)),
     Snippet("run.log_artifact('w.pt', name='model', type='model')", files=("model/w.pt",)),
-    Snippet("wandb.log_artifact('w.pt', aliases=['best'])", ("aliases are not",), files=("w.pt",)),
+    Snippet(
+        "wandb.log_artifact('w.pt', aliases=['best'])",
+        ("log_artifact: radt does not record aliases",),
+        files=("w.pt",),
+    ),
     Snippet("run.log_model('w.pt', name='best')", files=("best/w.pt",)),
     Snippet(
         "a = wandb.Artifact('m', type='model'); a.add_file('w.pt'); run.log_artifact(a)",
@@ -190,16 +194,12 @@ FILES = (
     ),
     Snippet(
         "a = wandb.Artifact('d', 'data', metadata={'a': 1}); a.add_reference('s3://b')",
-        ("metadata and description are not", "the reference 's3://b' is not"),
+        ("Artifact: radt does not record metadata", "the reference 's3://b' is not"),
     ),
     Snippet("open(run.dir + '/own.txt', 'w').close()", files=("own.txt",)),
-    Snippet(
-        "run.log_code('.')", (f"log_code: radt has nothing like it, and records nothing. {PAGE}",)
-    ),
+    Snippet("run.log_code('.')", (f"log_code: radt has nothing like it. {PAGE}",)),
     Snippet("run.link_artifact(None, 'registry')", ("link_artifact: ",)),
-    Snippet(
-        "run.use_artifact('data:latest')", raises=f"UsageError: radt has no use_artifact. {PAGE}"
-    ),
+    Snippet("run.use_artifact('data:latest')", raises=f"radt has no use_artifact. {PAGE}"),
     Snippet("wandb.use_model('m')", raises="UsageError: radt has no use_model"),
     Snippet("wandb.restore('w.pt')", raises="UsageError: radt has no restore"),
     Snippet("run.restore('w.pt')", raises="UsageError: radt has no restore"),
@@ -222,9 +222,7 @@ ATTRIBUTES = (
     Snippet("assert run.offline and not run.disabled and run.sweep_id is None and not run.entity"),
     Snippet("assert run.job_type is None"),
     Snippet("run.name = 'mine'; assert run.name == 'row a'", ("the run cannot be renamed",)),
-    Snippet(
-        "run.settings", raises=f"AttributeError: neither radt.Run nor mlflow has 'settings'. {PAGE}"
-    ),
+    Snippet("run.settings", raises=f"neither radt.Run nor mlflow has 'settings'. {PAGE}"),
     Snippet("run.project_url", raises=PAGE),
     Snippet("assert not hasattr(run, 'anything') and getattr(run, 'viewer', 7) == 7"),
     Snippet("run.project = 'other'", raises="AttributeError"),
@@ -251,7 +249,7 @@ ATTRIBUTES = (
     Snippet("wandb.agent('id', function=print)", raises="UsageError: radt has no agent"),
     Snippet(
         "wandb.keras.WandbCallback()",
-        raises=f"AttributeError: module 'radt' has no attribute 'keras'. {PAGE}",
+        raises=f"has no attribute 'keras'. {PAGE}",
     ),
     Snippet("assert not hasattr(wandb, 'beta')"),
 )
@@ -281,7 +279,7 @@ CONFIG = (
     Snippet("wandb.init(config='missing.yaml')", raises="UsageError: init: config='missing.yaml'"),
     Snippet("wandb.init(settings=wandb.Settings(start_method='thread'), save_code=True)"),
     Snippet(
-        "wandb.finish(); wandb.init(id=wandb.util.generate_id(), resume='allow')",
+        "wandb.init(id=wandb.util.generate_id(), resume='allow')",
         ("init: radt has nothing for id, resume",),
     ),
 )
