@@ -282,6 +282,7 @@ class Standalone(Off):
         guarded("leaving MLflow's run", lambda: self.mlflow.release(status))
         session = self._session
         if session is not None:
+            session.run = replace(session.run, name=self.name)
             guarded("ending the run", lambda: session.finish(status, reason))
 
 

@@ -246,7 +246,7 @@ def test_every_name_has_its_docstring() -> None:
 
 def test_a_script_on_its_own(alone: Alone) -> None:
     """Variables of W&B, renaming, alerts: each has its value in the store, or its message."""
-    told = alone.folder / "told.json"
+    told = alone.folder.parent / "told.json"
     alone.env |= {
         "WANDB_PROJECT": "of a variable",
         "WANDB_NAME": "begun",
@@ -292,12 +292,16 @@ def test_switched_off_by_a_variable_of_wandb(alone: Alone) -> None:
 
 @pytest.mark.mlflow
 def test_a_new_name_is_also_in_mlflow(alone: Alone) -> None:
-    alone.run("import radt\nrun = radt.init(name='old'); run.name = 'new'; run.log({'a': 1})\n")
+    alone.run(
+        "import radt\n"
+        "with radt.Run(name='old') as run:\n"
+        "    run.name = 'new'\n"
+        "    run.set_tracking_uri  # MLflow's: it waits for MLflow's run\n"
+    )
     (run,) = alone.reader.runs()
-    wait_until(lambda: alone.reader.run(run.run_id).mlflow_run_id, "the uploader knows it")
     client = MlflowClient(run.tracking_uri)
-    mlflow_id = str(alone.reader.run(run.run_id).mlflow_run_id)
-    wait_until(lambda: client.get_run(mlflow_id).info.run_name == "new", "MLflow has its new name")
+    name = lambda: client.get_run(str(run.mlflow_run_id)).info.run_name  # noqa: E731
+    wait_until(lambda: name() == "new", "MLflow has its new name")
 
 
 def test_an_alert_that_cannot_be_sent_is_said(alone: Alone) -> None:
