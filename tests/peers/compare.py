@@ -91,7 +91,9 @@ SKIPPED = {
     "*/test_*.py": "runs under pytest",
 }
 TIMEOUT_S = 600.0
-_IMPORT = re.compile(r"^(?P<indent>[ \t]*)import (?P<peer>mlflow|trackio|wandb)(?= *$| as )", re.M)
+_IMPORT = re.compile(
+    r"^([ \t]*)(?:import (trackio|wandb)(?= *$| as )|(?=(?:import|from) mlflow\b))", re.M
+)
 #: Names that MLflow and W&B make up, and the id of a run of W&B, which is imported as its name.
 _MADE_UP = re.compile(r"[a-z]+-[a-z]+-\d+|[0-9a-z]{8}|")
 #: Parameters that radt adds: the script and its arguments.
@@ -132,16 +134,16 @@ class Outcome:
 def peer_of(script: Path) -> Peer | None:
     """Return the tracker that a script imports; None for none."""
     found = _IMPORT.search(script.read_text(encoding="utf-8", errors="replace"))
-    return Peer(found["peer"]) if found else None
+    return Peer(found[2] or "mlflow") if found else None
 
 
 def with_radt(source: str) -> str:
     """Return the source of a script that uses radt in place of its tracker."""
 
     def replaced(found: re.Match[str]) -> str:
-        indent, peer = found["indent"], found["peer"]
-        if peer == Peer.MLFLOW:
-            return f"{indent}import radt; radt.autolog(); import mlflow"
+        indent, peer = found[1], found[2]
+        if peer is None:
+            return f"{indent}import radt; radt.autolog(); "
         is_renamed = source[found.end() :].startswith(" as ")
         return f"{indent}import radt" + ("" if is_renamed else f" as {peer}")
 
