@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import threading
+from functools import partial
 
 from radt import settings
-from radt.errors import described
+from radt.run.backends import guarded
 from radt.run.notices import say, warn_once
-
-#: Longer than `radt.runner.notify` takes.
-_TIMEOUT_S = 90.0
 
 
 def send_alert(experiment: str, text: str) -> None:
@@ -23,18 +20,10 @@ def send_alert(experiment: str, text: str) -> None:
     if not target:
         say(f"alert: {text}")
         return
-    content = json.dumps({"experiment": experiment, "text": text})
-    threading.Thread(target=_send, args=(target, content), name="alert").start()
-
-
-def _send(target: str, content: str) -> None:
-    try:
-        subprocess.run(
-            [sys.executable, "-P", "-m", "radt.runner.notify"],
-            input=content.encode(),
-            env=os.environ | {settings.NOTIFY.variables[0]: target},
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        warn_once(f"an alert was not sent: {described(error)}")
+    send = partial(
+        subprocess.run,
+        [sys.executable, "-P", "-m", "radt.runner.notify", experiment, text],
+        env=os.environ | {settings.NOTIFY.variables[0]: target},
+        check=False,  # it writes to standard error what it could not do
+    )
+    threading.Thread(target=guarded, args=("sending an alert", send), name="alert").start()

@@ -7,6 +7,7 @@ named once on standard error.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ def _in_open_run(name: str) -> Callable[..., None]:
 
 alert = _in_open_run("alert")
 define_metric = _in_open_run("define_metric")
+log = _in_open_run("log")
 log_artifact = _in_open_run("log_artifact")
 save = _in_open_run("save")
 watch = _in_open_run("watch")
@@ -92,39 +94,23 @@ def init(
         warn_once(f"init: radt has nothing for {', '.join(ignored)}, which is ignored")
     given = _config_file(config) if isinstance(config, str | os.PathLike) else config
     earlier = _session_here()
-    if earlier is not None and reinit != "create_new":
-        if not _is_another(earlier, name, reinit):
-            return _described(earlier, given, tags, notes, job_type)
+    if earlier is not None and reinit != "create_new" and _is_another(earlier, name, reinit):
         earlier.finish()
-    options = RunOptions(
-        name or _variable("NAME"),
-        project or _variable("PROJECT"),
-        group or _variable("RUN_GROUP"),
-        ranks=ranks,
-        is_session=True,
-    )
-    if mode is None and (mode := _variable("MODE")) == "disabled":
-        warn_once("nothing is recorded: WANDB_MODE is disabled")
-    with _switched_off(off=mode == "disabled"):
-        run = begin(options, is_new=reinit == "create_new")
-    tags = tags or [tag.strip() for tag in (_variable("TAGS") or "").split(",") if tag.strip()]
-    notes, job_type = notes or _variable("NOTES"), job_type or _variable("JOB_TYPE")
-    return _described(run, given, tags, notes, job_type)
-
-
-def _variable(name: str) -> str | None:
-    return os.environ.get(f"WANDB_{name}") or None
-
-
-def _described(
-    run: Run,
-    config: object,
-    tags: str | Sequence[str] | None,
-    notes: str | None,
-    job_type: str | None,
-) -> Run:
-    if config is not None:
-        run.config.update(config)
+        earlier = None
+    if earlier is None or reinit == "create_new":
+        if mode is None and (mode := _variable("MODE")) == "disabled":
+            warn_once("nothing is recorded: WANDB_MODE is disabled")
+        name, project = name or _variable("NAME"), project or _variable("PROJECT")
+        group = group or _variable("RUN_GROUP")
+        options = RunOptions(name, project, group, ranks=ranks, is_session=True)
+        with _switched_off(off=mode == "disabled"):
+            run = begin(options, is_new=reinit == "create_new")
+        tags = tags or [tag for tag in re.split(r"\s*,\s*", _variable("TAGS") or "") if tag]
+        notes, job_type = notes or _variable("NOTES"), job_type or _variable("JOB_TYPE")
+    else:
+        run = earlier
+    if given is not None:
+        run.config.update(given)
     if tags:
         run.tags = tags
     if notes:
@@ -133,6 +119,10 @@ def _described(
         run.history.job_type = job_type
         run.set_tag("job_type", job_type)
     return run
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(f"WANDB_{name}") or None
 
 
 def _config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -189,12 +179,6 @@ def _switched_off(*, off: bool) -> Iterator[None]:
             os.environ[MODE_VARIABLE] = before
         elif off:
             del os.environ[MODE_VARIABLE]
-
-
-def log(metrics: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-    """Record values in the open run, or the run this process belongs to; see `radt.Run.log`."""
-    if (run := _needed_run()) is not None:
-        run.log(metrics, step, commit)
 
 
 def _needed_run() -> Run | None:

@@ -281,13 +281,13 @@ def _runs_text(plan: WorkloadPlan) -> str:
 
 
 def main() -> None:
-    """Send a script's alert, JSON with ``experiment`` and ``text`` on standard input."""
+    """Send the alert of a script: ``python -m radt.runner.notify EXPERIMENT TEXT``."""
 
     def say(text: str) -> None:
         sys.stderr.write(f"radt: {text}\n")
 
-    given = json.load(sys.stdin)
-    alert = Notification(NotificationEvent.ALERT, given["experiment"], given["text"], {}, 0.0, "")
+    experiment, text = sys.argv[1:]
+    alert = Notification(NotificationEvent.ALERT, experiment, text, {}, 0.0, "")
     try:
         notifier = Notifier(settings.variable(settings.NOTIFY).value, say)
     except UsageError as error:
