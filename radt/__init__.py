@@ -12,21 +12,18 @@ if TYPE_CHECKING:
     from radt import run
     from radt.api import run_experiment
     from radt.integrations.autolog import autolog
+    from radt.integrations.wandb import Artifact, Audio, Histogram, Html, Image, Table, Video
     from radt.run import (
-        Audio,
-        Histogram,
-        Html,
-        Image,
         RADTBenchmark,
         Run,
-        Table,
-        Video,
         active_run,
+        alert,
         config,
         define_metric,
         finish,
         init,
         log,
+        log_artifact,
         log_metric,
         log_metrics,
         login,
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0.dev0"
 
 __all__ = [
+    "Artifact",
     "Audio",
     "Histogram",
     "Html",
@@ -49,6 +47,7 @@ __all__ = [
     "Video",
     "__version__",
     "active_run",
+    "alert",
     "autolog",
     "config",
     "define_metric",
@@ -56,6 +55,7 @@ __all__ = [
     "init",
     "load",
     "log",
+    "log_artifact",
     "log_metric",
     "log_metrics",
     "login",
@@ -69,15 +69,23 @@ __all__ = [
 ]
 
 #: Where names are that do not come from `radt.run`.
-_MODULES = {"autolog": "radt.integrations.autolog", "run_experiment": "radt.api"}
+_WANDB = "radt.integrations.wandb"
+_MODULES = {
+    "autolog": "radt.integrations.autolog",
+    "run_experiment": "radt.api",
+    **dict.fromkeys(("Artifact", "Audio", "Histogram", "Html", "Image", "Table", "Video"), _WANDB),
+}
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import importlib
+        import importlib.util
 
+        if name not in __all__:
+            is_module = name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}")
+            if not is_module:
+                return importlib.import_module(_WANDB).of_module(name)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         package = importlib.import_module(_MODULES.get(name, "radt.run"))
         value = package if name == "run" else getattr(package, name)
         globals()[name] = value

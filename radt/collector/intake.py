@@ -31,6 +31,7 @@ from radt.store.records import (
     SeriesRecord,
 )
 from radt.store.writer import StoreWriter
+from radt.tags import MLFLOW_RUN_NAME
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class JournalPart:
             writer.put_params(run_id, self.params)
         if self.tags:
             writer.put_tags(run_id, self.tags)
+            if name := self.tags.get(MLFLOW_RUN_NAME):  # the script renamed it
+                writer.update_run(run_id, name=name)
         writer.put_cursors(run_id, self.cursors)
 
 

@@ -5,36 +5,34 @@ from types import ModuleType
 from typing import Any
 
 from radt.run.compat import RADTBenchmark, log_metric, log_metrics, shutdown
-from radt.run.history import Audio, Histogram, Html, Image, Table, Video
 from radt.run.recording import current
 from radt.run.run import Run, active_run, run_of
 from radt.run.session import (
+    alert,
     config,
     define_metric,
     finish,
     init,
     log,
+    log_artifact,
     login,
     save,
     summary,
     watch,
 )
+from radt.run.wandb_names import OF_RUN
 
 __all__ = [
-    "Audio",
-    "Histogram",
-    "Html",
-    "Image",
     "RADTBenchmark",
     "Run",
-    "Table",
-    "Video",
     "active_run",
+    "alert",
     "config",
     "define_metric",
     "finish",
     "init",
     "log",
+    "log_artifact",
     "log_metric",
     "log_metrics",
     "login",
@@ -55,18 +53,20 @@ class _RunModule(ModuleType):
         return current() is not None
 
     def __getattr__(self, name: str) -> Any:
-        recording = current() if not name.startswith("_") and hasattr(Run, name) else None
+        is_runs = not name.startswith("_") and (hasattr(Run, name) or name in OF_RUN)
+        recording = current() if is_runs else None
         if recording is not None:
             return getattr(run_of(recording), name)
-        why = ": no run is open" if hasattr(Run, name) else ""
+        why = ": no run is open" if is_runs else ""
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{why}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        recording = current()
-        if recording is not None and isinstance(getattr(Run, name, None), property):
+        if not isinstance(getattr(Run, name, None), property):
+            super().__setattr__(name, value)
+        elif (recording := current()) is not None:
             setattr(run_of(recording), name, value)
         else:
-            super().__setattr__(name, value)
+            raise AttributeError(f"{self.__name__}.{name} cannot be set: no run is open")
 
 
 sys.modules[__name__].__class__ = _RunModule

@@ -35,7 +35,7 @@ from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, StandaloneSession, wait_for_ranks
 from radt.run.target import NAME_VARIABLE, Part, Target
 from radt.run_name import child_letter
-from radt.tags import LETTER, MLFLOW_RUN, PARENT, WORKLOAD
+from radt.tags import LETTER, MLFLOW_RUN, MLFLOW_RUN_NAME, PARENT, WORKLOAD
 from radt.usage import own_usage, usage_file, write_growth
 
 Result = TypeVar("Result")
@@ -54,7 +54,11 @@ class Off:
         mlflow: MLflow as seen from the run.
         environment: Variables by which other processes join the run.
         child_names: How often each name was given to a child.
+        experiment: Name of its experiment, as far as this process knows it.
+        workload: Label of its workload; empty for none.
     """
+
+    experiment = workload = ""
 
     def __init__(self, target: Target, name: str = "") -> None:
         self.target = target
@@ -68,6 +72,10 @@ class Off:
     @property
     def name(self) -> str:
         return self._name
+
+    def rename(self, name: str) -> bool:  # noqa: ARG002
+        """Give the run another name; return False where that is not this process's to do."""
+        return False
 
     @property
     def recorded(self) -> bool:
@@ -93,6 +101,8 @@ class Joined(Off):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.journal = _journal(target)
+        self.experiment = os.environ.get("RADT_EXPERIMENT", "")
+        self.workload = os.environ.get("RADT_WORKLOAD", "")
         #: Whether a block of this process has had the run.
         self.has_had_block = False
         self._claim: str | None = None
@@ -156,6 +166,7 @@ class Standalone(Off):
         if not is_lost:
             self.journal = _journal(target)
         if session is not None:
+            self.experiment, self.workload = session.run.experiment, session.run.workload
             self.mlflow = MlflowPassthrough(target, lambda: session.recording)
 
     @classmethod
@@ -225,6 +236,7 @@ class Standalone(Off):
             tags[MLFLOW_RUN] = options.mlflow_run
         target = replace(parent.target, part=Part.CHILD, run_id=run_id, run_dir=run_dir)
         child = cls(target, name=name)
+        child.experiment, child.workload = above.run.experiment, above.run.workload
         registration = replace(
             above.run.registration,
             run_id=run_id,
@@ -263,7 +275,12 @@ class Standalone(Off):
 
     @property
     def name(self) -> str:
-        return self._name if self._session is None else self._session.name
+        return self._name or ("" if self._session is None else self._session.name)
+
+    def rename(self, name: str) -> bool:
+        self._name = name
+        self.journal.say(EventKind.TAGS, values={MLFLOW_RUN_NAME: name})
+        return True
 
     def finish(self, status: RunStatus, reason: str) -> None:
         is_child = self.target.part is Part.CHILD  # whose totals are its parent's
@@ -277,6 +294,7 @@ class Standalone(Off):
         guarded("leaving MLflow's run", lambda: self.mlflow.release(status))
         session = self._session
         if session is not None:
+            session.run = replace(session.run, name=self.name)
             guarded("ending the run", lambda: session.finish(status, reason))
 
 

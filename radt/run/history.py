@@ -6,24 +6,76 @@ is named once, and the run goes on. `Config` and `Summary` are dictionaries with
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from radt.errors import UsageError
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import LogScalar
+from radt.run.media import is_plotly
 from radt.run.notices import warn_once
 from radt.run.parameters import first_level, read_parameters
+
+#: How a statistic follows from itself, a new value, and the number of values.
+_Fold = Callable[[float, float, int], float]
+_FOLDS: dict[str, _Fold] = {
+    "last": lambda _, value, __: value,
+    "max": lambda known, value, _: value if math.isnan(known) or value > known else known,
+    "mean": lambda known, value, count: known + (value - known) / count,
+    "min": lambda known, value, _: value if math.isnan(known) or value < known else known,
+}
 
 
 @dataclass(slots=True)
 class History:
-    """What a run keeps for its script: the next step, parameters, and last values."""
+    """What a run keeps for its script: the next step, parameters, last values, and what it said.
+
+    Attributes:
+        statistics: By patterns of names, which statistics of a metric its summary has.
+        counts: How often each of these metrics was logged.
+        alerts: When each alert was last given, by its title (`time.monotonic`).
+    """
 
     step: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+    statistics: dict[str, dict[str, _Fold]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    job_type: str | None = None
+    alerts: dict[str, float] = field(default_factory=dict)
+
+    def define(self, pattern: str, summary: str, goal: str | None) -> None:
+        """Have the summary of metrics keep statistics of their values.
+
+        Raises:
+            UsageError: There is no such statistic, or the best one has no goal.
+        """
+        known = _FOLDS | {"best": _FOLDS.get(f"{goal}"[:3], _FOLDS["last"])}
+        kinds = [kind.strip() for kind in summary.split(",")]
+        if "best" in kinds and goal not in ("minimize", "maximize"):
+            raise UsageError(f"Expected goal='minimize' or 'maximize' with 'best', got {goal!r}")
+        if unknown := set(kinds) - known.keys() - {"copy", "first", "none"}:
+            raise UsageError(f"Expected summary={'|'.join(known)}, got {unknown.pop()!r}")
+        self.statistics[pattern] = {kind: known[kind] for kind in kinds if kind in known}
+
+    def note(self, name: str, value: float) -> None:
+        """A value of a metric was logged."""
+        patterns = [pattern for pattern in self.statistics if fnmatchcase(name, pattern)]
+        if not patterns:
+            self.summary[name] = value
+            return
+        self.counts[name] += 1
+        known = self.summary[name] if self.counts[name] > 1 else {}
+        self.summary[name] = {
+            kind: fold(known.get(kind, value), value, self.counts[name])
+            for kind, fold in self.statistics[patterns[-1]].items()
+        }
 
 
 class Logging(Protocol):
@@ -35,43 +87,8 @@ class Logging(Protocol):
     def log_metric(self) -> LogScalar: ...
     def log_params(self, params: object) -> None: ...
     def set_tag(self, name: str, value: object) -> None: ...
-
-
-class _Media:
-    """What W&B draws and radt does not record: made and logged without harm, and named once."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        pass
-
-
-class Audio(_Media):
-    """Stand-in for W&B's ``Audio``; `radt.log` ignores it with one warning."""
-
-
-class Histogram(_Media):
-    """Stand-in for W&B's ``Histogram``; `radt.log` ignores it with one warning."""
-
-
-class Html(_Media):
-    """Stand-in for W&B's ``Html``; `radt.log` ignores it with one warning."""
-
-
-class Image(_Media):
-    """Stand-in for W&B's ``Image``; `radt.log` ignores it with one warning."""
-
-
-class Table(_Media):
-    """Stand-in for W&B's ``Table``; `radt.log` ignores it with one warning."""
-
-    def add_data(self, *row: object) -> None:
-        """Accept a row and ignore it."""
-
-    def add_column(self, name: str, data: object) -> None:
-        """Accept a column and ignore it."""
-
-
-class Video(_Media):
-    """Stand-in for W&B's ``Video``; `radt.log` ignores it with one warning."""
+    def log_image(self, name: str, image: Any, step: int | None = None) -> None: ...
+    def log_table(self, name: str, table: Any, step: int | None = None) -> None: ...
 
 
 def log(
@@ -93,12 +110,14 @@ def log(
         history.step = to_step(step)
     for name, value in flattened(metrics):
         try:
+            if _recorded(run, name, value, history.step):
+                continue
             number = to_number(value)
             run.log_metric(name, number, history.step)
-        except (TypeError, UsageError) as error:
+        except (TypeError, UsageError, OSError) as error:
             _leave_out(name, value, error)
         else:
-            history.summary[name] = number
+            history.note(name, number)
     if step is None if commit is None else commit:
         history.step += 1
 
@@ -112,12 +131,28 @@ def flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", value
 
 
+def _recorded(run: Logging, name: str, value: Any, step: int) -> bool:
+    """Record what is drawn rather than a number; return False for anything else."""
+    if hasattr(value, "record"):  # `radt.integrations.wandb`
+        value.record(run, name, step)
+    elif isinstance(value, list | tuple) and value and all(hasattr(v, "record") for v in value):
+        for index, each in enumerate(value):
+            each.record(run, f"{name}/{index}", step)
+    elif hasattr(value, "savefig") or is_plotly(value):
+        run.log_image(name, value, step)
+    elif hasattr(value, "columns"):
+        run.log_table(name, value, step)
+    else:
+        return False
+    return True
+
+
 def _leave_out(name: str, value: object, error: Exception) -> None:
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | OSError):
         warn_once(f"{name!r:.80} is not recorded: {error}")
         return
     warn_once(
-        f"{name!r:.80} is not recorded: log takes numbers, and this is a "
+        f"{name!r:.80} is not recorded: log takes numbers, images and tables, and this is a "
         f"{type(value).__name__}. Use run.log_image, log_table, log_text or log_artifact"
     )
 

@@ -50,11 +50,10 @@ from radt.run.recording import (
     of_process,
 )
 from radt.run.standalone import RunOptions
-from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME
+from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_SOURCE_NAME
 
 #: MLflow's own names of tags and of what it measures of the machine, which radt measures itself.
 _OWN_TAGS = "mlflow."
-MLFLOW_RUN_NAME = "mlflow.runName"
 _OWN_METRICS = "system/"
 #: MLflow's times and radt's clock differ by no more unless the wall clock was set.
 _CLOCK_SLACK_NS = 50_000_000

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
 
 from radt.errors import RadtError
 from radt.home import MLFLOW_PENDING_VARIABLE
@@ -36,6 +40,19 @@ _POLL_S = 0.05
 _LOGGING = ("log_", "set_tag", "delete_tag", "get_artifact_uri", "register_model")
 
 _resumed = threading.local()
+
+
+def is_mlflows(name: str) -> bool:
+    """Return whether MLflow has a function or module of this name, without importing it."""
+    return name in _names() or name in vars(sys.modules.get("mlflow", sys))
+
+
+@cache
+def _names() -> frozenset[str]:
+    spec = find_spec("mlflow")
+    code = cast(InspectLoader, spec.loader).get_code("mlflow") if spec is not None else None
+    steps = dis.get_instructions(code) if code is not None else ()
+    return frozenset(step.argval for step in steps if step.opname == "STORE_NAME")
 
 
 def resumed_id() -> str | None:

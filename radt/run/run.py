@@ -5,20 +5,24 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from radt.errors import UsageError
 from radt.home import IMAGES, TABLES, RunDir
 from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import LogScalar, Number
+from radt.run.alerts import send_alert
 from radt.run.backends import guarded
 from radt.run.files import add_content, add_file
 from radt.run.history import Config, History, Summary, log
@@ -36,6 +40,7 @@ from radt.run.media import (
 from radt.run.notices import warn_once
 from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
+from radt.run.passthrough import is_mlflows
 from radt.run.recording import (
     Joining,
     Place,
@@ -50,11 +55,18 @@ from radt.run.recording import (
     measure,
 )
 from radt.run.standalone import RunOptions
-from radt.run.steps import Batch, Batches
+from radt.run.steps import Batch, Batches, StepNumber
 from radt.run.target import wait_for_others
+from radt.run.wandb_names import OF_RUN, PAGE, of_run
 
 _OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 _NO_INSTRUMENTS = Instruments(NullJournal(lambda: warn_once(_OUTSIDE)))
+
+
+class FileList(Protocol):
+    """Files, and for each its folder among the artifacts, as W&B's ``Artifact`` holds them."""
+
+    files: list[tuple[str | os.PathLike[str], str]]
 
 
 class Run:
@@ -252,21 +264,111 @@ class Run:
 
     @name.setter
     def name(self, value: str) -> None:
-        warn_once(
-            f"the run cannot be renamed to {value!r}: a run keeps the name it began with. Give it "
-            "to radt.init(name=…)"
-        )
+        name = checked_name(value, "run")
+        if self._recording is None:
+            warn_once(_OUTSIDE)
+        elif self._recording.backend.recorded and not self._recording.backend.rename(name):
+            warn_once(f"the run cannot be renamed to {name!r}: whoever began it names it")
+
+    @property
+    def project(self) -> str:
+        """Its experiment, which W&B calls project."""
+        return "" if self._last is None else self._last.backend.experiment
+
+    @property
+    def group(self) -> str:
+        """Its workload, which W&B calls group; empty for none."""
+        return "" if self._last is None else self._last.backend.workload
+
+    @property
+    def url(self) -> str | None:
+        """Address of the run's folder; None when nothing is recorded."""
+        run_dir = None if self._last is None else self._last.files
+        return None if run_dir is None else run_dir.path.absolute().as_uri()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """W&B's tags of the run, which become one tag named ``tags``."""
+        return self.history.tags
+
+    @tags.setter
+    def tags(self, values: str | Iterable[object]) -> None:
+        self.history.tags = (values,) if isinstance(values, str) else tuple(map(str, values))
+        self.set_tag("tags", ", ".join(self.history.tags))
+
+    @property
+    def notes(self) -> str | None:
+        """W&B's notes on the run, which become a tag."""
+        return self.history.notes
+
+    @notes.setter
+    def notes(self, text: str) -> None:
+        self.history.notes = text
+        self.set_tag("notes", text)
+
+    def alert(
+        self,
+        title: str,
+        text: str = "",
+        level: str = "INFO",
+        wait_duration: float | timedelta = 0.0,
+    ) -> None:
+        """Send a notification as ``radt --notify`` does, and keep it as the tag ``alert.TITLE``.
+
+        It goes to the command or address of ``RADT_NOTIFY`` or ``notify`` in ``radt.toml``, and to
+        standard error if there is none.
+
+        Args:
+            title: What happened. It is the name of the tag.
+            text: Details.
+            level: ``"INFO"``, ``"WARN"`` or ``"ERROR"``.
+            wait_duration: Seconds, or a timedelta, without another alert of this title.
+
+        Raises:
+            TypeError: The title is not a string.
+            UsageError: The title is empty, too long or unprintable.
+        """
+        self.set_tag(f"alert.{title}", f"{level}: {text or title}")
+        if isinstance(wait_duration, timedelta):
+            wait_duration = wait_duration.total_seconds()
+        now_s = time.monotonic()
+        if self.id and now_s >= self.history.alerts.get(title, -math.inf) + wait_duration:
+            self.history.alerts[title] = now_s
+            send_alert(self.project, f"{self.name}: {level}: {title}: {text}")
 
     def watch(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
         """Accept W&B's call, and warn that radt does not record gradients and weights."""
         warn_once("watch: radt records no gradients and weights; log the norms that you look at")
 
-    def define_metric(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
-        """Accept W&B's call, and warn that it has no effect."""
-        warn_once(
-            "define_metric: radt draws every metric over step, epoch or time as you choose in the "
-            "dashboard; step_metric, summary and goal are ignored"
-        )
+    def define_metric(
+        self,
+        name: str,
+        step_metric: object = None,
+        *,
+        summary: str | None = None,
+        goal: str | None = None,
+        **others: object,  # noqa: ARG002 - W&B's
+    ) -> None:
+        """Choose what `summary` has of a metric instead of its last value, as in W&B.
+
+        Args:
+            name: The metric, or a pattern of names: ``val/*``.
+            step_metric: Without effect, which is said: any metric can be drawn over step or time.
+            summary: ``"min"``, ``"max"``, ``"mean"``, ``"first"``, ``"last"`` or ``"best"``, or
+                several with commas: ``run.summary["loss"]["min"]``.
+            goal: Of ``"best"``: ``"minimize"`` or ``"maximize"``.
+            **others: Other arguments of W&B, without effect.
+
+        Raises:
+            UsageError: The statistic or its goal is something else.
+        """
+        if step_metric is not None:
+            warn_once(
+                "define_metric: radt draws every metric over step, epoch or time as you choose in "
+                "the dashboard; step_metric is ignored"
+            )
+        if summary is not None:
+            self.history.define(name, summary, goal)
 
     @property
     def dir(self) -> str:
@@ -336,8 +438,9 @@ class Run:
     ) -> None:
         """Record values by name with an automatic step, as ``log`` of W&B and Trackio does.
 
-        Names in nested dictionaries are joined by dots. Values that are not numbers are left out,
-        with one warning.
+        Names in nested dictionaries are joined by dots. Images, figures, tables and HTML are
+        recorded as by `log_image`, `log_table` and `log_text`; other values that are not numbers
+        are left out, with one warning.
 
         Args:
             metrics: The values.
@@ -377,22 +480,34 @@ class Run:
             return None
         return self._recording.files
 
-    def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
+    def log_artifact(
+        self,
+        path: str | os.PathLike[str] | FileList,
+        artifact_path: str | None = None,
+        *,
+        name: str | None = None,
+        **others: object,
+    ) -> None:
         """Record a copy, taken now, of a file or a folder.
 
         Links are followed. A warning names files of a folder that cannot be copied (a broken or
         circular link, a pipe); the rest of the folder is recorded.
 
         Args:
-            path: File or folder to copy.
+            path: File or folder to copy, or W&B's ``Artifact`` with several.
             artifact_path: Folder among the run's artifacts; the root if None.
+            name: W&B's name of that folder.
+            **others: Other arguments of W&B; a warning says that they are not recorded.
 
         Raises:
             FileNotFoundError: ``path`` does not exist.
             UsageError: ``artifact_path`` is absolute or leads out of the artifacts.
         """
+        if lost := sorted(name for name, value in others.items() if value and name != "type"):
+            warn_once(f"log_artifact: radt does not record {', '.join(lost)}")
         if (run_dir := self._files()) is not None:
-            add_file(run_dir, Path(path), artifact_path)
+            for file, folder in getattr(path, "files", [(path, name or artifact_path)]):
+                add_file(run_dir, Path(file), folder)
 
     def save(self, pattern: str | os.PathLike[str], *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
         """Record copies, taken now, of the files and folders that match a pattern, as artifacts."""
@@ -560,14 +675,11 @@ class Run:
 
     # Steps -----------------------------------------------------------------------------------
 
-    def step(
-        self,
-        samples: int | None = None,
-        *,
-        time_s: float | None = None,
-        wait_s: float | None = None,
-    ) -> None:
-        """Mark the end of a training step: record its duration, and samples per second.
+    @property
+    def step(self) -> StepNumber:
+        """``run.step(samples)`` marks the end of a training step: its duration, and samples per s.
+
+        As a number, it is the next step of `log`, as in W&B.
 
         A step starts at the end of the previous one, the first at the start of its epoch; a step
         without a start is not timed. Takes a few microseconds and does not wait for the GPU.
@@ -581,7 +693,9 @@ class Run:
             TypeError: ``samples`` is not an integer.
             UsageError: ``samples`` is negative.
         """
-        self._instruments.steps.step(samples, time_s, wait_s)
+        number = StepNumber(self.history.step)
+        number.recorder = self._instruments.steps
+        return number
 
     def batches(
         self,
@@ -614,6 +728,10 @@ class Run:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy, pickle and notebooks ask for these
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in OF_RUN:
+            return of_run(self, name)
+        if not is_mlflows(name):
+            raise AttributeError(f"neither radt.Run nor mlflow has {name!r}. {PAGE}")
         if self._recording is None:
             raise AttributeError(f"run.{name} is mlflow's, and can be used in `with radt.Run()`")
         return self._recording.backend.mlflow.attribute(name)

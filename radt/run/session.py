@@ -7,11 +7,15 @@ named once on standard error.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
+from radt.errors import UsageError
 from radt.run.history import Config, Summary
 from radt.run.notices import warn_once
 from radt.run.recording import Place, current
@@ -26,22 +30,23 @@ _HARMLESS = {
 }
 
 
-def save(pattern: str | os.PathLike[str], *args: object, **kwargs: object) -> None:
-    """Record copies of files as `radt.Run.save` does, in the open run."""
-    if (run := _needed_run()) is not None:
-        run.save(pattern, *args, **kwargs)
+def _in_open_run(name: str) -> Callable[..., None]:
+    """Return a method of `Run` as a function of this module."""
+
+    @wraps(getattr(Run, name))
+    def function(*args: object, **kwargs: object) -> None:
+        if (run := _needed_run()) is not None:
+            getattr(run, name)(*args, **kwargs)
+
+    return function
 
 
-def watch(*args: object, **kwargs: object) -> None:
-    """Accept W&B's call as `radt.Run.watch` does."""
-    if (run := _needed_run()) is not None:
-        run.watch(*args, **kwargs)
-
-
-def define_metric(*args: object, **kwargs: object) -> None:
-    """Accept W&B's call as `radt.Run.define_metric` does."""
-    if (run := _needed_run()) is not None:
-        run.define_metric(*args, **kwargs)
+alert = _in_open_run("alert")
+define_metric = _in_open_run("define_metric")
+log = _in_open_run("log")
+log_artifact = _in_open_run("log_artifact")
+save = _in_open_run("save")
+watch = _in_open_run("watch")
 
 
 def init(
@@ -66,7 +71,7 @@ def init(
     Args:
         project: The experiment.
         name: Name of the run.
-        config: Parameters, of any kind of configuration (`radt.Run.log_params`).
+        config: Parameters, of any kind of configuration (`radt.Run.log_params`), or a YAML file.
         tags: Recorded as one tag named ``tags``.
         group: The workload.
         notes: Recorded as a tag.
@@ -77,31 +82,70 @@ def init(
             logged to through the object returned.
         ranks: As in `radt.Run`.
         **others: Other arguments of W&B; ignored, with one warning if that has an effect.
+
+    ``WANDB_PROJECT``, ``WANDB_NAME``, ``WANDB_TAGS``, ``WANDB_RUN_GROUP``, ``WANDB_NOTES``,
+    ``WANDB_JOB_TYPE`` and ``WANDB_MODE`` apply where an argument is missing.
+
+    Raises:
+        UsageError: The configuration file cannot be read.
     """
-    options = RunOptions(name, project, group, ranks=ranks, is_session=True)
-    earlier = _session_here()
-    if earlier is not None and reinit != "create_new":
-        if _is_another(earlier, options, reinit):
-            earlier.finish()
-        else:
-            if config is not None:
-                earlier.config.update(config)
-            return earlier
     ignored = sorted(name for name, value in others.items() if value and name not in _HARMLESS)
     if ignored:
         warn_once(f"init: radt has nothing for {', '.join(ignored)}, which is ignored")
-    with _switched_off(off=mode == "disabled"):
-        run = begin(options, is_new=reinit == "create_new")
-    if config is not None:
-        run.config.update(config)
-    texts = {
-        "tags": tags if isinstance(tags, str) else ", ".join(map(str, tags or ())),
-        "notes": notes,
-        "job_type": job_type,
-    }
-    if given := {key: text for key, text in texts.items() if text}:
-        run.set_tags(given)
+    given = _config_file(config) if isinstance(config, str | os.PathLike) else config
+    earlier = _session_here()
+    if earlier is not None and reinit != "create_new" and _is_another(earlier, name, reinit):
+        earlier.finish()
+        earlier = None
+    if earlier is None or reinit == "create_new":
+        if mode is None and (mode := _variable("MODE")) == "disabled":
+            warn_once("nothing is recorded: WANDB_MODE is disabled")
+        name, project = name or _variable("NAME"), project or _variable("PROJECT")
+        group = group or _variable("RUN_GROUP")
+        options = RunOptions(name, project, group, ranks=ranks, is_session=True)
+        with _switched_off(off=mode == "disabled"):
+            run = begin(options, is_new=reinit == "create_new")
+        tags = tags or [tag for tag in re.split(r"\s*,\s*", _variable("TAGS") or "") if tag]
+        notes, job_type = notes or _variable("NOTES"), job_type or _variable("JOB_TYPE")
+    else:
+        run = earlier
+    if given is not None:
+        run.config.update(given)
+    if tags:
+        run.tags = tags
+    if notes:
+        run.notes = notes
+    if job_type:
+        run.history.job_type = job_type
+        run.set_tag("job_type", job_type)
     return run
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(f"WANDB_{name}") or None
+
+
+def _config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the parameters of a YAML file: ``lr: 0.1``, or W&B's ``lr: {value: 0.1}``.
+
+    Raises:
+        UsageError: It cannot be read, or contains something else.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"init: config={os.fspath(path)!r} cannot be read: {error}") from error
+    if not isinstance(found, Mapping):
+        raise UsageError(f"Expected parameters by name in {os.fspath(path)}, got {found!r:.80}")
+    return {
+        str(name): value["value"]
+        if isinstance(value, Mapping) and "value" in value and value.keys() <= {"desc", "value"}
+        else value
+        for name, value in found.items()
+        if name not in ("_wandb", "wandb_version")
+    }
 
 
 def _session_here() -> Run | None:
@@ -112,14 +156,14 @@ def _session_here() -> Run | None:
     return run_of(recording)
 
 
-def _is_another(earlier: Run, options: RunOptions, reinit: bool | str | None) -> bool:
+def _is_another(earlier: Run, name: str | None, reinit: bool | str | None) -> bool:
     """Return whether `init` begins a run of its own although one is open.
 
     W&B says which by ``reinit``. Trackio begins one always; the name tells it from a second call
     for the same run.
     """
     if reinit in (False, None, "default"):
-        return "ipykernel" in sys.modules or options.name not in (None, earlier.name)
+        return "ipykernel" in sys.modules or name not in (None, earlier.name)
     return reinit != "return_previous"
 
 
@@ -137,12 +181,6 @@ def _switched_off(*, off: bool) -> Iterator[None]:
             del os.environ[MODE_VARIABLE]
 
 
-def log(metrics: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-    """Record values in the open run, or the run this process belongs to; see `radt.Run.log`."""
-    if (run := _needed_run()) is not None:
-        run.log(metrics, step, commit)
-
-
 def _needed_run() -> Run | None:
     run = active_run()
     if run is None:
@@ -150,7 +188,7 @@ def _needed_run() -> Run | None:
     return run
 
 
-def finish(exit_code: int | None = None) -> None:
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:  # noqa: ARG001 - W&B's
     """End the open run, as FAILED if the exit code is not 0. Harmless without a run."""
     recording = current()
     if recording is not None:

@@ -117,7 +117,7 @@ class RunOptions:
 
 
 class StandaloneSession:
-    """The collector's part of a run, from begin to finish. Failures are warnings.
+    """The collector's part of a ``run``, from begin to finish. Failures are warnings.
 
     The run's folder describes it before the collector is asked, so that whoever comes later can
     record it.
@@ -127,13 +127,13 @@ class StandaloneSession:
         self._target = target
         self._client: CollectorClient | None = None
         self._connecting: threading.Thread | None = None
-        self._run = _describe(target, options)
+        self.run = _describe(target, options)
         #: Why the run's folder does not describe it.
         self._undescribed: OSError | None = None
         for problem in problems():  # the collector's log, where it says so, too, is not read
             warn_once(f"{problem}. The default is used")
         try:
-            Manifest.of_this_process(self._run).write()
+            Manifest.of_this_process(self.run).write()
         except OSError as error:
             self._undescribed = error
         client = CollectorClient(
@@ -188,26 +188,26 @@ class StandaloneSession:
             )
 
     def _take_up(self, client: CollectorClient) -> None:
-        begun = client.begin(self._run)
-        self._run = replace(self._run, name=begun.name or self._run.name)
+        begun = client.begin(self.run)
+        self.run = replace(self.run, name=begun.name or self.run.name)
         for warning in begun.warnings:
             warn_once(warning)
 
     def _say(self, predicate: str) -> None:
         """Tell the user something of the run, unless told to be quiet."""
         if not is_quiet():
-            say(f"run {short_id(self._target.run_id)} ({self._run.name}) {predicate}")
+            say(f"run {short_id(self._target.run_id)} ({self.run.name}) {predicate}")
 
     @property
     def name(self) -> str:
         """What people call the run."""
         self._connected()  # the collector numbers it
-        return self._run.name
+        return self.run.name
 
     @property
     def mlflow_run(self) -> str | None:
         """MLflow's id of the run if the script made it there."""
-        return self._run.tags.get(MLFLOW_RUN)
+        return self.run.tags.get(MLFLOW_RUN)
 
     @property
     def recording(self) -> bool:
@@ -238,7 +238,7 @@ class StandaloneSession:
                 self._take_up(client)
             client.deadline_s = deadline_s
             client.finish(self._target.run_id, status, reason=reason, timeout_s=_FINISH_TIMEOUT_S)
-            taken_s = (time.monotonic_ns() - self._run.started_monotonic_ns) / 1e9
+            taken_s = (time.monotonic_ns() - self.run.started_monotonic_ns) / 1e9
             see = f"radt dashboard{_home_option(self._target.home)}"
             self._say(f"{status} in {duration(taken_s)}; see {see}")
         except (RadtError, OSError) as error:

@@ -133,6 +133,22 @@ class StepRecorder:
         self._start_window()
 
 
+class StepNumber(int):
+    """Number of the next step of `radt.log`, as in W&B; calling it marks the end of a step."""
+
+    recorder: StepRecorder
+
+    def __call__(
+        self,
+        samples: int | None = None,
+        *,
+        time_s: float | None = None,
+        wait_s: float | None = None,
+    ) -> None:
+        """Record a step of training, see `radt.Run.step`."""
+        self.recorder.step(samples, time_s, wait_s)
+
+
 class Batches(Generic[Batch]):
     """A loop over a loader's batches that is timed; as long as the loader."""
 

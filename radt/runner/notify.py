@@ -16,13 +16,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from radt import units
+from radt import settings, units
 from radt.errors import UsageError
 from radt.experiment.plan import WorkloadPlan
 from radt.masking import masked
@@ -49,6 +50,7 @@ class NotificationEvent(StrEnum):
 
     FAILED = "failed"  # a workload with runs that did not finish
     ENDED = "ended"  # the experiment, however it ended
+    ALERT = "alert"  # what a script says (`radt.Run.alert`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +278,24 @@ def _runs_text(plan: WorkloadPlan) -> str:
     names = Counter(run.label for run in plan.runs)
     runs = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in names.items())
     return f"{runs} on {', '.join(dict.fromkeys(str(run.devices) for run in plan.runs))}"
+
+
+def main() -> None:
+    """Send the alert of a script: ``python -m radt.runner.notify EXPERIMENT TEXT``."""
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"radt: {text}\n")
+
+    experiment, text = sys.argv[1:]
+    alert = Notification(NotificationEvent.ALERT, experiment, text, {}, 0.0, "")
+    try:
+        notifier = Notifier(settings.variable(settings.NOTIFY).value, say)
+    except UsageError as error:
+        say(f"an alert was not sent: {error}")
+    else:
+        notifier.send(alert)
+        notifier.close()
+
+
+if __name__ == "__main__":
+    main()

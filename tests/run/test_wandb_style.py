@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 import radt
+from radt.home import RunDir
+from radt.journal.reader import JournalReader
 from radt.model import RunStatus
-from tests.run.conftest import Alone, Joined
+from tests.run.conftest import TIMEOUT_S, Alone, Joined
+from tests.run.wandb_snippets import SNIPPETS, Snippet
+from tests.support.bench import wait_until
+from tests.support.journal import Found
 
 #: As in W&B's own quickstart and examples, but for the first line.
 WANDB_SCRIPT = """\
@@ -81,8 +90,8 @@ def test_a_plain_wandb_script(alone: Alone) -> None:
     (run,) = alone.reader.runs()
     first, last = out.splitlines()
     assert first == f"{run.run_id} resnet-a {run.run_id} resnet-a True"
-    assert last == f"{run.run_id} resnet-a 0.875"
-    assert (run.experiment, run.workload, run.name) == ("vision", "sizes", "resnet-a")
+    assert last == f"{run.run_id} other 0.875"
+    assert (run.experiment, run.workload, run.name) == ("vision", "sizes", "other")
     assert run.status is RunStatus.FINISHED
 
     assert _values(alone, run.run_id, "train.acc") == [(0, 0.5), (1, 0.75), (2, 0.875)]
@@ -109,9 +118,11 @@ def test_a_plain_wandb_script(alone: Alone) -> None:
     assert (tags["tags"], tags["notes"], tags["verdict"]) == ("baseline, v2", "first try", "good")
     artifacts = alone.home / "runs" / run.run_id / "artifacts"
     assert (artifacts / "model.pt").read_text() == "weights"
+    table = json.loads((artifacts / "tables" / "table" / "step-10.json").read_text())
+    assert table == {"columns": ["a"], "data": [[1]]}
 
     messages = err.splitlines()
-    expected = ["define_metric", "watch", "'examples'", "'table'", "'note'", "cannot be renamed"]
+    expected = ["define_metric", "watch", "'examples'", "'note'"]
     assert len(messages) == len(expected), err
     for message, part in zip(messages, expected, strict=True):
         assert message.startswith("radt: ")
@@ -231,3 +242,152 @@ def test_importing_radt_is_light() -> None:
 def test_every_name_has_its_docstring() -> None:
     for name in ("init", "log", "finish", "save", "watch", "define_metric", "login", "Image"):
         assert getattr(radt, name).__doc__
+
+
+def test_a_script_on_its_own(alone: Alone) -> None:
+    """Variables of W&B, renaming, alerts: each has its value in the store, or its message."""
+    told = alone.folder.parent / "told.json"
+    alone.env |= {
+        "WANDB_PROJECT": "of a variable",
+        "WANDB_NAME": "begun",
+        "WANDB_RUN_GROUP": "sizes",
+        "WANDB_TAGS": "a, b",
+        "WANDB_NOTES": "why",
+        "WANDB_MODE": "offline",
+        "RADT_NOTIFY": f"tee '{told}'",
+    }
+    out, err = alone.run(
+        "import radt as wandb, sys\n"
+        "run = wandb.init(config={'lr': 1})\n"
+        "print(run.name, run.project, run.group, run.tags, run.notes)\n"
+        "assert wandb.init() is run and not hasattr(run, 'mode')\n"
+        "child = run.child('part')\n"
+        "assert child.project == run.project and child.group == 'sizes'\n"
+        "run.name, child.name = f'lr {run.config.lr}', 'renamed'\n"
+        "assert wandb.run.name == 'lr 1' and wandb.init() is run\n"
+        "child.log({'a': 1}); child.finish()\n"
+        "run.alert('low', 'accuracy', level='WARN')\n"
+        "print(run.name, 'mlflow' in sys.modules)\n"
+    )
+    assert out == "begun of a variable sizes ('a', 'b') why\nlr 1 False\n"
+    assert err == ""
+    notification = json.loads(told.read_text())
+    assert (notification["event"], notification["experiment"]) == ("alert", "of a variable")
+    assert notification["text"] == "lr 1: WARN: low: accuracy"
+    assert {(run.name, run.experiment, run.workload) for run in alone.reader.runs()} == {
+        ("lr 1", "of a variable", "sizes"),
+        ("renamed", "of a variable", "sizes"),
+    }
+    (run,) = [run for run in alone.reader.runs() if run.name == "lr 1"]
+    tags = alone.reader.tags(run.run_id)
+    assert (tags["tags"], tags["notes"], tags["alert.low"]) == ("a, b", "why", "WARN: accuracy")
+
+
+def test_switched_off_by_a_variable_of_wandb(alone: Alone) -> None:
+    script = "import radt as wandb\nwandb.init(); wandb.log({'a': 1}); wandb.finish()\n"
+    _, err = alone.run(script, WANDB_MODE="disabled")
+    assert err == "radt: nothing is recorded: WANDB_MODE is disabled\n"
+    assert not alone.home.exists()
+
+
+@pytest.mark.mlflow
+def test_a_new_name_is_also_in_mlflow(alone: Alone) -> None:
+    alone.run(
+        "import radt\n"
+        "with radt.Run(name='old') as run:\n"
+        "    run.name = 'new'\n"
+        "    run.set_tracking_uri  # MLflow's: it waits for MLflow's run\n"
+    )
+    (run,) = alone.reader.runs()
+    client = MlflowClient(run.tracking_uri)
+    name = lambda: client.get_run(str(run.mlflow_run_id)).info.run_name  # noqa: E731
+    wait_until(lambda: name() == "new", "MLflow has its new name")
+
+
+def test_an_alert_that_cannot_be_sent_is_said(alone: Alone) -> None:
+    script = "import radt\nradt.init(); radt.alert('low', 'text'); radt.finish()\n"
+    _, err = alone.run(script, RADT_NOTIFY="/no/such/command")
+    assert err.startswith("radt: an alert was not sent: Command '/no/such/command' of --notify")
+
+
+# Snippets -------------------------------------------------------------------------------------
+
+#: Runs each snippet as a script of a row of its own, all in one process.
+_DRIVER = """\
+import contextlib, io, json, os, sys
+from pathlib import Path
+import radt as wandb
+from radt.run import notices
+
+for number, source in enumerate(json.load(sys.stdin)):
+    folder = Path("runs", str(number)).resolve()
+    folder.mkdir(parents=True)
+    os.environ |= {"RADT_RUN_ID": f"{number:032x}", "RADT_RUN_DIR": str(folder)}
+    notices._told.clear()
+    error, err = "", io.StringIO()
+    with contextlib.redirect_stderr(err):
+        try:
+            exec(source, {"wandb": wandb, "run": wandb.init(project="ignored")})
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        wandb.finish()
+    print(json.dumps([error, err.getvalue().splitlines(), "mlflow" in sys.modules]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class _Result:
+    error: str
+    lines: list[str]
+    loaded_mlflow: bool
+    run_dir: RunDir
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Snippet, _Result]:
+    folder = tmp_path_factory.mktemp("snippets")
+    (folder / "folder").mkdir()
+    for name, text in {
+        "w.pt": "weights",
+        "folder/x.txt": "x",
+        "plain.yaml": "lr: 0.1\nopt: {name: sgd}\n",
+        "wandb.yaml": "wandb_version: 1\nlr: {desc: '', value: 0.1}\nopt: {value: {name: sgd}}\n",
+    }.items():
+        (folder / name).write_text(text)
+    row = {"RADT_NAME": "row a", "RADT_EXPERIMENT": "vision", "RADT_WORKLOAD": "sizes"}
+    done = subprocess.run(
+        [sys.executable, "-c", _DRIVER],
+        input=json.dumps([snippet.source for snippet in SNIPPETS]),
+        cwd=folder,
+        env=dict(os.environ, MPLBACKEND="agg", RADT_HOME=str(folder / "home"), **row),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert not (folder / "home").exists()
+    lines = done.stdout.splitlines()
+    return {
+        snippet: _Result(*json.loads(line), RunDir(folder / "runs" / str(number)))
+        for number, (snippet, line) in enumerate(zip(SNIPPETS, lines, strict=True))
+    }
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.source)
+def test_what_scripts_commonly_do(results: dict[Snippet, _Result], snippet: Snippet) -> None:
+    """It is recorded, or the first call names what is not; MLflow is neither loaded nor awaited."""
+    result = results[snippet]
+    assert snippet.raises in result.error and bool(result.error) == bool(snippet.raises)
+    assert not result.loaded_mlflow
+    assert len(result.lines) == len(snippet.warns), result.lines
+    for line, part in zip(result.lines, snippet.warns, strict=True):
+        assert line.startswith("radt: ") and part in line
+    found = Found(JournalReader(result.run_dir.journal, {}))
+    found.read(final=True)
+    assert {name: found.values(name) for name in snippet.values} == dict(snippet.values)
+    tags = {name: text for batch in found.batches for name, text in batch.tags.items()}
+    params = {name: text for batch in found.batches for name, text in batch.params.items()}
+    assert (tags, params) == (dict(snippet.tags), dict(snippet.params))
+    artifacts = result.run_dir.artifacts
+    files = {str(path.relative_to(artifacts)) for path in artifacts.rglob("*") if path.is_file()}
+    assert files == set(snippet.files)
