@@ -137,7 +137,8 @@ class Joined(Off):
 
     def finish(self, status: RunStatus, reason: str) -> None:  # noqa: ARG002 - others end it
         if self._claim == "":  # it leaves the run to a block of another process, which has a name
-            (self.target.run_dir.journal / _HOLDER).unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that cannot be written ends no training
+                (self.target.run_dir.journal / _HOLDER).unlink()
             self._claim = None
         rank = os.getpid() if self.target.rank is None else self.target.rank
         _write_totals(self, rank)  # the next script in a container has a file of its own
