@@ -19,6 +19,7 @@ import numpy as np
 from radt.home import Home
 from radt.journal.format import META_FILE, JournalMeta
 from radt.model import SOFTWARE
+from radt.store.place import NOTE_FILE
 from radt.store.reader import StoreReader
 from tests.support.waiting import stands_still, wait_until
 
@@ -48,6 +49,7 @@ def cut_off(home: Path, copy: Path, pids: Iterable[int]) -> Home:
     for meta in copy.glob(f"runs/*/journal/*/{META_FILE}"):
         told = JournalMeta.from_json(json.loads(meta.read_text()))
         meta.write_text(json.dumps(replace(told, boot_id=OTHER_BOOT).to_json()))
+    (copy / NOTE_FILE).write_bytes(os.fsencode(copy))  # after a restart it is where it was
     return Home(copy)
 
 
