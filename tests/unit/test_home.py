@@ -41,7 +41,7 @@ def test_the_nearest_tracking_uri_counts(
     [
         ("~/data", "HOME/data"),
         ("~", "HOME"),
-        ("~root/data", "/root/data"),
+        ("~root/data", str(Path("~root/data").expanduser())),
         ("~nobody-has-this-name/data", "HERE/~nobody-has-this-name/data"),
         ("data/~", "HERE/data/~"),
     ],
