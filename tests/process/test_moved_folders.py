@@ -95,7 +95,10 @@ def check(bench: Bench, runs: int) -> None:
 def test_a_copy_and_its_original_are_apart(project: Bench) -> None:
     train(project)
     project.wait_delivered()
-    stop_collectors(Path(project.env["RADT_RUNTIME_DIR"]))
+    runtime = Path(project.env["RADT_RUNTIME_DIR"])
+    # A collector that starts again would go on with runs that one has not let go of.
+    wait_until(lambda: not any((runtime / "runs").iterdir()), "the collector has let go of the run")
+    stop_collectors(runtime)
     before = contents(project.folder)
     copy = copy_of(project)
     train(copy)
