@@ -95,7 +95,7 @@ _FINISH_TIMEOUT_S = 10.0
 _RANKS_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # freezing would cost a microsecond per block
 class RunOptions:
     """What a script says of its run. None and empty mean the usual.
 
