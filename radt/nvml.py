@@ -58,7 +58,10 @@ def opened() -> Iterator[Any]:
 
 def list_gpus() -> GpuList:
     """Ask the driver, if there is one. Never raises."""
-    import pynvml
+    try:
+        import pynvml
+    except ImportError:  # radt is used from an environment without its packages
+        return GpuList(reason="nvidia-ml-py is not installed here")
 
     try:
         with opened():

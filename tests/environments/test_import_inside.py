@@ -11,6 +11,7 @@ import pytest
 
 from radt.environments.cache import HOOK, importable_folder, outside_links, package_folder
 from radt.errors import EnvironmentBuildError
+from radt.home import RunDir
 from radt.journal.reader import JournalReader
 from tests.support.journal import Found
 
@@ -41,6 +42,7 @@ def test_a_run_is_logged_from_an_environment_without_packages(tmp_path: Path) ->
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     shim = importable_folder(tmp_path / "the cache")
+    RunDir(tmp_path / "run").create()
     done = subprocess.run(
         [bare / "bin" / "python", script],
         env={
