@@ -271,7 +271,13 @@ class _Leftover:
         if self._end is not None:
             return self._end.status, self._end.reason
         finish = self.intake.finish()
-        return (RunStatus.KILLED, self._why) if finish is None else (finish.status, finish.reason)
+        if finish is not None:
+            return finish.status, finish.reason
+        parent_id = "" if self._manifest is None else self._manifest.run.parent_id
+        for parent in self._reader.runs(run_ids=[parent_id]) if parent_id else ():
+            if parent.status.ended and parent.status is not RunStatus.FINISHED:
+                return parent.status, parent.end_reason  # a child without an end of its own
+        return RunStatus.KILLED, self._why
 
     @property
     def _why(self) -> str:

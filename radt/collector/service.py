@@ -267,8 +267,11 @@ class Service:
             is_watched = manifest.alive and not parent_id  # else its parent is
             self.begin(manifest.run, manifest.owner if is_watched else None)
             with self._lock:
-                if run := self._runs.get(registration.run_id):
+                run, parent = self._runs.get(registration.run_id), self._runs.get(parent_id)
+                if run is not None:
                     self._taken_up[registration.run_id] = run
+            if run is not None and parent is not None and parent.ending is not None:
+                self._end(run, _as_parent(parent.ending))  # it ended meanwhile
             return
         self._deliverers.ensure(registration)
         self._sink(Path(registration.store_path)).drain(registration)
@@ -452,10 +455,8 @@ class Service:
             self._take_up_all(waiting())
         except OSError as error:
             log.warning("looking for children of run %s: %s", run.run_id, error)
-        status = ending.status or ending.fallback
-        fallback = RunStatus.KILLED if status is RunStatus.FINISHED else status
         for child in self._children(run):
-            self._end(child, Ending(ending.ended_ns, reason=ending.reason, fallback=fallback))
+            self._end(child, _as_parent(ending))
 
     def _end(self, run: ActiveRun, ending: Ending) -> None:
         if not run.parent_id:
@@ -544,3 +545,10 @@ def _with_defaults(registration: Registration) -> Registration:
         del choices[DEFAULT_LISTENERS]
         choices = {choice.name: choice for choice in registry.load().defaults} | choices
     return replace(registration, listeners=tuple(choices.values()))
+
+
+def _as_parent(ending: Ending) -> Ending:
+    """Return the end of a child whose parent ends, unless the child says how it ended."""
+    status = ending.status or ending.fallback
+    fallback = RunStatus.KILLED if status is RunStatus.FINISHED else status
+    return Ending(ending.ended_ns, reason=ending.reason, fallback=fallback)
