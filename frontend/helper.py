@@ -51,7 +51,7 @@ class EndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HelperKind:
-    """What a helper runs, and its limits.
+    """The program of a helper, and its limits.
 
     Args:
         module: The module to run. It reads a line for each request, and answers with a line of

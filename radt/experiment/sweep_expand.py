@@ -46,7 +46,7 @@ class Distribution(StrEnum):
 
     @property
     def is_normal(self) -> bool:
-        """Whether it has a mean and a standard deviation instead of limits."""
+        """Return whether it has a mean and a standard deviation instead of limits."""
         return self in (Distribution.NORMAL, Distribution.LOG_NORMAL)
 
 

@@ -79,7 +79,7 @@ _STEPPED = frozenset({"xbins", "ybins", "contours"})
 _STEPS = ("start", "end", "size")
 _DASHES = frozenset({"solid", "dot", "dash", "longdash", "dashdot", "longdashdot"})
 _MONTHS = re.compile(r"M\d{1,3}|D[12]")
-#: What Plotly draws of HTML; the attributes of a tag are left out.
+#: HTML tags that Plotly draws; their attributes are removed.
 _TAG = re.compile(r"<(?!/?(?:b|i|u|s|em|br|sub|sup|span|strong|extra)\s*/?>)", re.IGNORECASE)
 _TAG_WITH_ATTRIBUTES = re.compile(r"<(/?[a-z]+)\s[^<>]*>", re.IGNORECASE)
 _LINK = re.compile(r"</?a\s*/?>", re.IGNORECASE)

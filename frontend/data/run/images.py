@@ -140,7 +140,7 @@ def embedded_pixels(address: str) -> float:
 
 
 class _Svg:
-    """What an SVG makes a browser draw."""
+    """Counts of the things that a browser draws for an SVG."""
 
     def __init__(self) -> None:
         self.has_entities = False
